@@ -1,0 +1,13 @@
+/* compiler.h: the GNU extensions that the code uses, in one place. */
+#ifndef BASE_COMPILER_H
+#define BASE_COMPILER_H
+
+#define ATTR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define ATTR_ALIGNED(n) __attribute__((aligned(n)))
+#define ATTR_PACKED __attribute__((packed))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define PREFETCH(p) __builtin_prefetch(p)
+#define COUNT_OF(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+#endif

@@ -1,0 +1,125 @@
+/*
+ * backend.h: where a forward pass runs. A backend is a constant table of operations on rows of
+ * activations; format and shape are in the tensors, so no operation is named after one.
+ *
+ * Execution: backend_run starts `fn` in every thread of the backend at once. An operation called in
+ * it does this thread's share and returns; what it wrote is seen by the others after `barrier`. Where
+ * to put barriers is the caller's knowledge (inference/layer.c), so a device that has streams instead
+ * of threads runs fn once, with ops that enqueue and a barrier that does nothing.
+ *
+ * Buffers: rows [n_rows, stride] of float32 from `alloc`, 64-byte aligned.
+ */
+#ifndef COMPUTE_BACKEND_H
+#define COMPUTE_BACKEND_H
+
+#include "base/thread.h"
+#include "compute/cpu/kernels.h"
+
+typedef struct backend backend;
+typedef struct device device; // an opened backend: threads or streams, its scratch memory
+
+typedef struct device_options {
+    int n_threads;         // 0: thread_count_default()
+    const char *cpu_level; // NULL: the best
+    int max_cols;          // widest matmul input, for scratch
+} device_options;
+
+/* One thread's view of a running job. */
+typedef struct worker {
+    device *dev;
+    int thread, n_threads;
+} worker;
+typedef void worker_fn(const worker *w, void *arg);
+
+typedef enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER } norm_kind;
+typedef struct norm {
+    norm_kind kind;
+    const float *weight; // [width] or NULL
+    const float *bias;   // [width] or NULL; NORM_LAYER
+    float offset;        // added to the weight: 1 for Gemma from safetensors
+    float eps;
+} norm;
+
+typedef struct linear {
+    tensor w;          // [n_outputs, n_cols]; absent: no such projection
+    const float *bias; // [n_outputs] or NULL
+} linear;
+
+/* A run of rows of one sequence in a step, and its view of the layer's cache. */
+typedef struct kv_view {
+    void *const *k_tiles, *const *v_tiles; // [tile = position / KV_TILE]: all KV heads of that tile, or NULL
+    kv_type type;
+    int n_kv_heads, head_dim, head_dim_v;
+} kv_view;
+typedef struct row_span {
+    int first, n;       // rows [first, first + n)
+    int pos;            // position of the first; the others follow
+    kv_view kv;
+} row_span;
+
+typedef struct attention_args {
+    float *out;         // [n_rows, out_stride]: [n_heads, head_dim_v]
+    size_t out_stride;
+    const float *q;     // [n_rows, q_stride]: [n_heads, head_dim]
+    size_t q_stride;
+    const row_span *spans;
+    int n_spans, n_heads;
+    float scale, softcap;
+    int window;         // a row sees positions > pos - window; 0: all
+    const float *sinks; // [n_heads] extra logits that take weight but give nothing, or NULL
+    float *capture;     // probabilities [n_heads, n_rows, n_rows] of the first span alone, or NULL
+} attention_args;
+
+struct backend {
+    const char *name; // "cpu"
+    const char *summary;
+    /* False where the machine has none. */
+    bool (*available)(void);
+    infer_status (*open)(device **out, const device_options *o, infer_error *err);
+    void (*close)(device *d);
+    /* One line: model of the device, level, threads. */
+    void (*device_info)(const device *d, char *text, size_t size);
+    int (*n_threads)(const device *d);
+    void *(*alloc)(device *d, size_t bytes); // NULL without memory
+    void (*free)(device *d, void *p, size_t bytes);
+    void (*run)(device *d, worker_fn *fn, void *arg);
+    void (*barrier)(const worker *w);
+
+    /* All of these: this thread's share. Rows are [n_rows, stride]. */
+    void (*embed)(const worker *w, float *y, size_t stride, const tensor *table, const int32_t *ids,
+                  int n_rows, float scale); // an id < 0: row left as it is
+    void (*normalise)(const worker *w, float *y, const float *x, size_t stride, int n_rows, int width,
+                      const norm *n); // y may be x; NORM_NONE copies
+    /* Within rows of [n_heads, width], each head alone; weight [width], or [n_heads, width] with
+     * per_head_weight. */
+    void (*normalise_heads)(const worker *w, float *x, size_t stride, int n_rows, int n_heads,
+                            int width, const norm *n, bool per_head_weight);
+    /* Fills a->q, scale and sum of its n_rows from a->x. */
+    void (*prepare)(const worker *w, act *a);
+    /* y = x W^T + b. exact: on float32 activations even where W is quantised. */
+    void (*matmul)(const worker *w, float *y, size_t y_stride, const linear *l, const act *x,
+                   bool exact);
+    /* Rotates n_heads vectors of `width` in each row; cos, sin [n_rows, n_pairs]. */
+    void (*rope)(const worker *w, float *x, size_t stride, int n_rows, int n_heads, int width,
+                 const float *cos, const float *sin, int n_pairs, int gap, rope_pairing pairing);
+    /* Stores k [n_rows, n_kv_heads, head_dim] and v into the tiles of the spans. */
+    void (*kv_append)(const worker *w, const row_span *spans, int n_spans, const float *k,
+                      size_t k_stride, const float *v, size_t v_stride);
+    void (*attention)(const worker *w, const attention_args *a);
+    void (*glu)(const worker *w, float *y, const float *gate, const float *up, size_t stride,
+                int n_rows, int width, activation act); // up NULL: plain activation
+    void (*add_scaled)(const worker *w, float *y, const float *x, size_t stride, int n_rows,
+                       int width, float scale);
+    void (*scale)(const worker *w, float *y, size_t stride, int n_rows, int width, float scale);
+    void (*softcap)(const worker *w, float *y, size_t stride, int n_rows, int width, float cap);
+};
+
+extern const backend *const backends[]; // ends with NULL
+const backend *backend_find(const char *name);
+/* The backend that a model runs on unless told otherwise: the first available one. */
+const backend *default_backend(void);
+
+/* Rows' stride in floats for a width: a multiple of 64. */
+static inline size_t row_stride(int width) { return ((size_t)width + 63) / 64 * 64; }
+
+#endif

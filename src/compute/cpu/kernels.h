@@ -1,0 +1,122 @@
+/*
+ * kernels.h: the table of CPU kernels. isa.c lists the levels from "ref" upward; a level's init
+ * overwrites the pointers that it improves, so that a table is always complete.
+ *
+ * Rule: a row's result is one fixed sequence of float operations, whatever the number of rows,
+ * threads or neighbours. How: the lanes of a vector are outputs (or positions), never parts of one
+ * sum; a sum runs over K block by block in order; integer sums of a block are exact. The float
+ * sequence is the same at every level, so all levels give the same bits; the checker
+ * (tests/kernels) compares them with ==.
+ *
+ * Memory: pointers to activations are 64-byte aligned and rows have strides that are multiples of 16
+ * floats; weights are as in the file, unaligned. No kernel reads past the rows it is given or writes
+ * past the outputs it is asked for.
+ */
+#ifndef COMPUTE_CPU_KERNELS_H
+#define COMPUTE_CPU_KERNELS_H
+
+#include "compute/tensor.h"
+
+#define PANEL 16        // outputs that a matmul kernel makes at once: one vector of lanes
+#define KV_TILE 64      // positions in a tile of the KV cache
+#define MATMUL_PREPARED 8 // from this many rows on, a panel is unpacked once into scratch
+
+/* Prepared activations, [n_rows, …]: float32, and int8 by blocks of 32 as in quant.h. The strides of
+ * x and q are `stride` elements, of scale stride/32, of sum stride/16. */
+typedef struct act {
+    float *x;
+    int8_t *q;
+    float *scale;
+    int16_t *sum;
+    int n_rows, n_cols;
+    size_t stride; // multiple of 64
+} act;
+
+/* y[r, o] = sum_k w[o, k] * x[r, k] for outputs o in [begin, end) of w's rows and all rows of x.
+ * begin is a multiple of PANEL; end too, or w->n_rows. */
+typedef struct matmul_args {
+    float *y;        // [n_rows, y_stride]
+    size_t y_stride; // floats
+    const tensor *w; // [n_outputs, n_cols]
+    const act *x;
+    int begin, end;
+    void *scratch;   // matmul_scratch_bytes(n_cols), this thread's own, 64-byte aligned
+} matmul_args;
+size_t matmul_scratch_bytes(int n_cols);
+
+typedef enum activation { ACT_NONE, ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_RELU2,
+                          ACT_GELU_QUICK, ACT_COUNT } activation;
+typedef enum rope_pairing { ROPE_HALVES, ROPE_ADJACENT } rope_pairing;
+typedef enum kv_type { KV_F32, KV_F16, KV_TYPE_COUNT } kv_type;
+
+/* One tile of the cache for one KV head: K [head_dim, KV_TILE], V [KV_TILE, v_stride], both of
+ * kv_type; v_stride is head_dim_v rounded up to 16. Columns and rows not yet stored hold anything,
+ * NaN included. */
+typedef struct kv_tile {
+    const void *k, *v;
+    kv_type type;
+    int head_dim, head_dim_v;
+} kv_tile;
+
+/* One query's online softmax (Milakov & Gimelshein 2018) over the tiles in order of position. */
+typedef struct attn_query {
+    const float *q; // [head_dim]
+    float *acc;     // [v_stride], not yet divided by sum; zeros before the first tile
+    float max, sum; // -INFINITY and 0 before the first tile
+    int lo, hi;     // visible positions of this tile: lo <= p < hi; lo >= hi: none
+} attn_query;
+
+typedef struct cpu_kernels {
+    const char *name; // the level
+
+    /* Any quantised format (format->sub != 0), bits of quant_dot; n_cols is a multiple of 32. */
+    void (*matmul_int8)(const matmul_args *a);
+    /* Any format, on dequantised weights and float32 activations: acc32 = 0; over the 32 k of a block
+     * acc32 = fmaf(w[k], x[k], acc32); acc += acc32 after each block; the last block may be short. */
+    void (*matmul_f32)(const matmul_args *a);
+    /* The bits of quant_act_row; n is a multiple of 32. */
+    void (*act_row)(int8_t *q, float *scale, int16_t *sum, const float *x, int n);
+
+    /* y = x / sqrt(mean(x^2) + eps) * (offset + w); w NULL: times 1. y may be x. Sums in float64. */
+    void (*rms_norm)(float *y, const float *x, const float *w, float offset, float eps, int n);
+    /* y = (x - mean) / sqrt(var + eps) * (offset + w) + b; w, b may be NULL. */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float offset,
+                       float eps, int n);
+    /* Rotates the first 2 * n_pairs of x by cos, sin [n_pairs]. With ROPE_HALVES the pair of i is
+     * (i, i + n_pairs + gap); ADJACENT: (2i, 2i + 1). */
+    void (*rope)(float *x, const float *cos, const float *sin, int n_pairs, int gap,
+                 rope_pairing pairing);
+    /* y = act(gate) * up; up NULL: y = act(gate). y may be gate. */
+    void (*glu)(float *y, const float *gate, const float *up, activation act, int n);
+    /* y += scale * x: product rounded, then the sum. */
+    void (*add_scaled)(float *y, const float *x, float scale, int n);
+    void (*scale)(float *y, float scale, int n);
+    /* y = cap * tanh(y / cap) */
+    void (*softcap)(float *y, float cap, int n);
+
+    /* Stores one position: k [head_dim], v [head_dim_v] into column / row `at`. */
+    void (*kv_store)(void *k_tile, void *v_tile, int at, const float *k, const float *v,
+                     int head_dim, int head_dim_v, kv_type type);
+    /* For each of n queries: s_p = softcap(scale * (q . K_p)) over its visible positions, then max,
+     * sum and acc as online softmax. softcap 0: none. */
+    void (*attn_tile)(attn_query *q, int n, const kv_tile *t, float scale, float softcap);
+    /* Only s_p, for capture: scores [KV_TILE]; invisible ones are -INFINITY. The same bits as in
+     * attn_tile. */
+    void (*attn_scores)(float *scores, const attn_query *q, const kv_tile *t, float scale,
+                        float softcap);
+    /* y[i] = exp(x[i] - shift), the exponential of attn_tile; returns the sum in float64 in order. */
+    double (*exp_sum)(float *y, const float *x, float shift, int n);
+} cpu_kernels;
+
+/* The table of a level; NULL where this machine cannot run it or nobody knows the name. name NULL:
+ * the best level here. The table is constant after the first call (thread-safe). */
+const cpu_kernels *cpu_kernels_get(const char *level);
+
+typedef struct isa_level {
+    const char *name;
+    bool (*have)(void);              // CPU and OS both
+    void (*init)(cpu_kernels *k);    // overwrites what it improves
+} isa_level;
+extern const isa_level isa_levels[]; // ends with a NULL name; from ref upward
+
+#endif

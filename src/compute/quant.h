@@ -1,0 +1,76 @@
+/*
+ * quant.h: the block formats in which weights lie in files. One file a format (quant_<fmt>.c), one
+ * row here; the row is all that the rest of the program knows of a format.
+ *
+ * Every quantised format is, 16 or 32 elements at a time, scale * q + min with integers q of 8 bits:
+ * `unpack` gives that form, and all integer dot products are defined on it (quant_dot). `dequant` is
+ * the format's own arithmetic, bit for bit that of gguf-py (gguf.quants). Formats without integers
+ * (F32, F16, BF16) have no unpack; their dots are made in float32.
+ */
+#ifndef COMPUTE_QUANT_H
+#define COMPUTE_QUANT_H
+
+#include "infer_base.h"
+
+/* X(ENUM, row): ggml's names. */
+#define QUANT_LIST(X)                                                                              \
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1)                 \
+    X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k)             \
+    X(Q6_K, q6_k) X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs)             \
+    X(IQ2_S, iq2_s) X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs)         \
+    X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
+
+typedef enum dtype {
+#define X(NAME, row) DT_##NAME,
+    QUANT_LIST(X)
+#undef X
+    DT_COUNT
+} dtype;
+
+typedef struct quant_format {
+    const char *name; // "q4_k"
+    int ggml_type;    // id in GGUF files
+    int block_size;   // elements
+    int block_bytes;
+    int sub;          // elements that share a scale in unpack: 16 or 32; 0: a float format
+    bool has_min;     // unpack writes mins
+
+    /* n elements (a multiple of block_size) to float32. */
+    void (*dequant)(float *y, const void *blocks, size_t n);
+    /* n elements to q [n], scale [n/sub], min [n/sub] (untouched unless has_min):
+     * x[i] = scale[i/sub] * q[i] + min[i/sub]. NULL for float formats. */
+    void (*unpack)(int8_t *q, float *scale, float *min, const void *blocks, size_t n);
+    /* n elements to blocks; weight [n] is an importance per element or NULL. Bit for bit gguf.quants
+     * where it has a quantiser and weight is NULL. NULL: reading only. */
+    void (*quantize)(void *blocks, const float *x, const float *weight, size_t n);
+} quant_format;
+
+extern const quant_format *const quant_formats[DT_COUNT]; // [dtype]
+
+/* The dtype with this GGUF id, or with this name (any case); -1: none. */
+int quant_find_ggml(uint32_t ggml_type);
+int quant_find_name(const char *name);
+/* Bytes of a row of n elements; 0 when n is no multiple of the block. */
+size_t quant_row_bytes(dtype type, size_t n);
+
+/*
+ * A row of activations rounded to int8: 32 elements share one scale = max|x| / 127, q = x / scale
+ * rounded to nearest even; sums of 16 q each for the mins and for offsets. An all-zero block has scale
+ * 0 and q 0.
+ */
+typedef struct act_row {
+    const int8_t *q;     // [n]
+    const float *scale;  // [n/32]
+    const int16_t *sum;  // [n/16]
+} act_row;
+
+/* The definition of a quantised dot product, in plain C. For each block of 32, in order, and in it for
+ * each sub-block, in order:
+ *     acc = fmaf(w.scale * x.scale, (float)sum_i w.q * x.q, acc)
+ *     acc = fmaf(w.min * x.scale, (float)sum_i x.q, acc)              where the format has mins
+ * Every CPU level gives these bits. n is a multiple of 32. */
+float quant_dot(dtype type, const void *row, const act_row *x, size_t n);
+/* The activation rounding itself, in plain C; every CPU level gives these bits. */
+void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t n);
+
+#endif
