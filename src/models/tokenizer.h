@@ -21,9 +21,19 @@ infer_status tokenizer_from_folder(tokenizer **out, const char *folder, infer_er
 infer_status tokenizer_from_gguf(tokenizer **out, const gguf *g, infer_error *err);
 void tokenizer_free(tokenizer *t);
 
+/* Bytes [begin, end) of a text. */
+typedef struct tok_range {
+    size_t begin, end;
+} tok_range;
+
 typedef struct tok_options {
     bool no_special;    // add no BOS or EOS
     bool plain_text;    // special tokens written in the text are text (user content in a chat)
+    /* plain_text for parts: a special token whose match would overlap one of these ranges is not
+     * matched there; all else is as without them (merges still cross a range's ends). What a chat
+     * template copied from messages is given here. Sorted by begin, disjoint; borrowed. */
+    const tok_range *plain;
+    size_t n_plain;
 } tok_options;
 
 /* Encodes n bytes of UTF-8 (NUL is legal). *ids is allocated with mem_alloc, owned by the caller.
