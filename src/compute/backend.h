@@ -22,6 +22,7 @@ typedef struct device_options {
     int n_threads;         // 0: thread_count_default()
     const char *cpu_level; // NULL: the best
     int max_cols;          // widest matmul input, for scratch
+    int max_head_dim;      // widest head, for scratch
 } device_options;
 
 /* One thread's view of a running job. */
@@ -79,26 +80,36 @@ struct backend {
     void (*close)(device *d);
     /* One line: model of the device, level, threads. */
     void (*device_info)(const device *d, char *text, size_t size);
+    const char *(*level)(const device *d); // "avx2"; "" where there are none
     int (*n_threads)(const device *d);
     void *(*alloc)(device *d, size_t bytes); // NULL without memory
     void (*free)(device *d, void *p, size_t bytes);
     void (*run)(device *d, worker_fn *fn, void *arg);
     void (*barrier)(const worker *w);
 
-    /* All of these: this thread's share. Rows are [n_rows, stride]. */
+    /* All of these: this thread's share. Rows are [n_rows, stride]. Operations divide their work by
+     * rows, by heads of rows (normalise_heads, copy_heads, rope, kv_append) or by outputs (matmul,
+     * attention, softcap of logits). Two by rows, or two by as many heads, may follow each other on
+     * the same data without a barrier; everything else needs one. */
     void (*embed)(const worker *w, float *y, size_t stride, const tensor *table, const int32_t *ids,
                   int n_rows, float scale); // an id < 0: row left as it is
+    /* y += table[positions[r]] */
+    void (*add_rows)(const worker *w, float *y, size_t stride, const tensor *table,
+                     const int32_t *positions, int n_rows);
     void (*normalise)(const worker *w, float *y, const float *x, size_t stride, int n_rows, int width,
                       const norm *n); // y may be x; NORM_NONE copies
     /* Within rows of [n_heads, width], each head alone; weight [width], or [n_heads, width] with
      * per_head_weight. */
     void (*normalise_heads)(const worker *w, float *x, size_t stride, int n_rows, int n_heads,
                             int width, const norm *n, bool per_head_weight);
-    /* Fills a->q, scale and sum of its n_rows from a->x. */
+    /* Fills a->q, scale and sum of its n_rows from a->x; by rows. */
     void (*prepare)(const worker *w, act *a);
     /* y = x W^T + b. exact: on float32 activations even where W is quantised. */
     void (*matmul)(const worker *w, float *y, size_t y_stride, const linear *l, const act *x,
                    bool exact);
+    /* y = x, heads of rows. */
+    void (*copy_heads)(const worker *w, float *y, size_t y_stride, const float *x, size_t x_stride,
+                       int n_rows, int n_heads, int width);
     /* Rotates n_heads vectors of `width` in each row; cos, sin [n_rows, n_pairs]. */
     void (*rope)(const worker *w, float *x, size_t stride, int n_rows, int n_heads, int width,
                  const float *cos, const float *sin, int n_pairs, int gap, rope_pairing pairing);

@@ -1,0 +1,441 @@
+/*
+ * cpu.c: the CPU backend: divides each operation among the threads and hands the shares to the kernels
+ * of the level that was chosen at open.
+ *
+ * How work is divided never shows in a result: kernels compute each row, head or output as one fixed
+ * sequence of operations (kernels.h).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "compute/backend.h"
+#include "compute/cpu/cpu_info.h"
+
+#define ATTN_QUERIES 64 // most queries that attend to a tile in one call
+
+typedef struct thread_scratch {
+    uint8_t *matmul;
+    float *acc; // [ATTN_QUERIES, v_stride]
+    attn_query queries[ATTN_QUERIES];
+} thread_scratch;
+
+struct device {
+    const cpu_kernels *k;
+    thread_pool *pool;
+    thread_scratch scratch[MAX_THREADS];
+    size_t matmul_bytes, acc_bytes;
+};
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static bool cpu_available(void) { return true; }
+
+static void cpu_close(device *d)
+{
+    if (!d) return;
+    int n = d->pool ? pool_size(d->pool) : 0;
+    for (int i = 0; i < n; i++) {
+        mem_free_pages(d->scratch[i].matmul, d->matmul_bytes);
+        mem_free_pages(d->scratch[i].acc, d->acc_bytes);
+    }
+    pool_free(d->pool);
+    mem_free(d);
+}
+
+static infer_status cpu_open(device **out, const device_options *o, infer_error *err)
+{
+    *out = NULL;
+    const cpu_kernels *k = cpu_kernels_get(o->cpu_level);
+    if (!k) {
+        for (int i = 0; isa_levels[i].name; i++)
+            if (!strcmp(isa_levels[i].name, o->cpu_level))
+                return error_set(err, INFER_UNSUPPORTED,
+                                 "cpu level '%s': this processor does not have it", o->cpu_level);
+        char known[128] = "";
+        for (int i = 0; isa_levels[i].name; i++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                     isa_levels[i].name);
+        return error_set(err, INFER_ARGUMENT, "cpu level '%s': expected one of %s", o->cpu_level,
+                         known);
+    }
+    device *d = mem_zero(1, sizeof *d);
+    if (!d) return error_set(err, INFER_NOMEM, "cpu backend: out of memory");
+    d->k = k;
+    infer_status st = pool_new(&d->pool, o->n_threads, err);
+    if (st) {
+        cpu_close(d);
+        return st;
+    }
+    d->matmul_bytes = matmul_scratch_bytes(o->max_cols);
+    d->acc_bytes = ATTN_QUERIES * round_up((size_t)o->max_head_dim, 16) * sizeof(float);
+    for (int i = 0; i < pool_size(d->pool); i++) {
+        d->scratch[i].matmul = mem_pages(d->matmul_bytes);
+        d->scratch[i].acc = mem_pages(d->acc_bytes);
+        if (!d->scratch[i].matmul || !d->scratch[i].acc) {
+            cpu_close(d);
+            return error_set(err, INFER_NOMEM, "cpu backend: out of memory for scratch");
+        }
+    }
+    *out = d;
+    return error_clear(err);
+}
+
+static void cpu_device_info(const device *d, char *text, size_t size)
+{
+    char name[128];
+    cpu_name(name, sizeof name);
+    int n = pool_size(d->pool);
+    snprintf(text, size, "%s, level %s, %d thread%s", name, d->k->name, n, n == 1 ? "" : "s");
+}
+
+static const char *cpu_level(const device *d) { return d->k->name; }
+static int cpu_n_threads(const device *d) { return pool_size(d->pool); }
+
+static void *cpu_alloc(device *d, size_t bytes)
+{
+    (void)d;
+    return mem_pages(bytes);
+}
+static void cpu_free(device *d, void *p, size_t bytes)
+{
+    (void)d;
+    mem_free_pages(p, bytes);
+}
+
+typedef struct job {
+    device *d;
+    worker_fn *fn;
+    void *arg;
+} job;
+
+static void run_one(void *arg, int thread, int n_threads)
+{
+    const job *j = arg;
+    worker w = {j->d, thread, n_threads};
+    j->fn(&w, j->arg);
+}
+
+static void cpu_run(device *d, worker_fn *fn, void *arg)
+{
+    job j = {d, fn, arg};
+    pool_run(d->pool, run_one, &j);
+}
+
+static void cpu_barrier(const worker *w) { pool_barrier(w->dev->pool); }
+
+/* ---- by rows ---- */
+
+static void cpu_embed(const worker *w, float *y, size_t stride, const tensor *table,
+                      const int32_t *ids, int n_rows, float scale)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        if (ids[r] < 0) continue;
+        float *row = y + (size_t)r * stride;
+        tensor_row(row, table, ids[r]);
+        if (scale != 1.0f) w->dev->k->scale(row, scale, table->n_cols);
+    }
+}
+
+static void cpu_add_rows(const worker *w, float *y, size_t stride, const tensor *table,
+                         const int32_t *positions, int n_rows)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    float *row = (float *)(void *)w->dev->scratch[w->thread].matmul;
+    for (int r = begin; r < end; r++) {
+        tensor_row(row, table, positions[r]);
+        w->dev->k->add_scaled(y + (size_t)r * stride, row, 1.0f, table->n_cols);
+    }
+}
+
+static void norm_row(const cpu_kernels *k, float *y, const float *x, int width, const norm *n,
+                     const float *weight)
+{
+    if (n->kind == NORM_RMS)
+        k->rms_norm(y, x, weight, n->offset, n->eps, width);
+    else if (n->kind == NORM_LAYER)
+        k->layer_norm(y, x, weight, n->bias, n->offset, n->eps, width);
+    else if (y != x)
+        memcpy(y, x, (size_t)width * sizeof(float));
+}
+
+static void cpu_normalise(const worker *w, float *y, const float *x, size_t stride, int n_rows,
+                          int width, const norm *n)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++)
+        norm_row(w->dev->k, y + (size_t)r * stride, x + (size_t)r * stride, width, n, n->weight);
+}
+
+static void cpu_prepare(const worker *w, act *a)
+{
+    int begin, end;
+    thread_share(a->n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    if (a->n_cols % 32) return; // only float weights can follow
+    for (int r = begin; r < end; r++) {
+        size_t at = (size_t)r * a->stride;
+        w->dev->k->act_row(a->q + at, a->scale + at / 32, a->sum + at / 16, a->x + at, a->n_cols);
+    }
+}
+
+static void cpu_glu(const worker *w, float *y, const float *gate, const float *up, size_t stride,
+                    int n_rows, int width, activation a)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        size_t at = (size_t)r * stride;
+        w->dev->k->glu(y + at, gate + at, up ? up + at : NULL, a, width);
+    }
+}
+
+static void cpu_add_scaled(const worker *w, float *y, const float *x, size_t stride, int n_rows,
+                           int width, float scale)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++)
+        w->dev->k->add_scaled(y + (size_t)r * stride, x + (size_t)r * stride, scale, width);
+}
+
+static void cpu_scale(const worker *w, float *y, size_t stride, int n_rows, int width, float scale)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) w->dev->k->scale(y + (size_t)r * stride, scale, width);
+}
+
+/* ---- by heads of rows ---- */
+
+static void cpu_normalise_heads(const worker *w, float *x, size_t stride, int n_rows, int n_heads,
+                                int width, const norm *n, bool per_head_weight)
+{
+    int begin, end;
+    thread_share(n_rows * n_heads, 1, w->thread, w->n_threads, &begin, &end);
+    for (int i = begin; i < end; i++) {
+        int head = i % n_heads;
+        float *v = x + (size_t)(i / n_heads) * stride + (size_t)head * width;
+        norm_row(w->dev->k, v, v, width, n,
+                 n->weight && per_head_weight ? n->weight + (size_t)head * width : n->weight);
+    }
+}
+
+static void cpu_copy_heads(const worker *w, float *y, size_t y_stride, const float *x,
+                           size_t x_stride, int n_rows, int n_heads, int width)
+{
+    int begin, end;
+    thread_share(n_rows * n_heads, 1, w->thread, w->n_threads, &begin, &end);
+    for (int i = begin; i < end; i++) {
+        size_t head = (size_t)(i % n_heads) * width;
+        memcpy(y + (size_t)(i / n_heads) * y_stride + head,
+               x + (size_t)(i / n_heads) * x_stride + head, (size_t)width * sizeof(float));
+    }
+}
+
+static void cpu_rope(const worker *w, float *x, size_t stride, int n_rows, int n_heads, int width,
+                     const float *cos, const float *sin, int n_pairs, int gap,
+                     rope_pairing pairing)
+{
+    int begin, end;
+    thread_share(n_rows * n_heads, 1, w->thread, w->n_threads, &begin, &end);
+    for (int i = begin; i < end; i++) {
+        int r = i / n_heads;
+        w->dev->k->rope(x + (size_t)r * stride + (size_t)(i % n_heads) * width,
+                        cos + (size_t)r * n_pairs, sin + (size_t)r * n_pairs, n_pairs, gap,
+                        pairing);
+    }
+}
+
+static size_t kv_size(kv_type type) { return type == KV_F32 ? 4 : 2; }
+
+/* KV head h of a tile: K and V of one head follow each other for all heads. */
+static uint8_t *k_head(void *k_tile, const kv_view *v, int h)
+{
+    return (uint8_t *)k_tile + (size_t)h * v->head_dim * KV_TILE * kv_size(v->type);
+}
+static uint8_t *v_head(void *v_tile, const kv_view *v, int h)
+{
+    return (uint8_t *)v_tile +
+           (size_t)h * round_up((size_t)v->head_dim_v, 16) * KV_TILE * kv_size(v->type);
+}
+
+static void cpu_kv_append(const worker *w, const row_span *spans, int n_spans, const float *k,
+                          size_t k_stride, const float *v, size_t v_stride)
+{
+    int n_rows = spans[n_spans - 1].first + spans[n_spans - 1].n, begin, end;
+    int n_heads = spans[0].kv.n_kv_heads;
+    thread_share(n_rows * n_heads, 1, w->thread, w->n_threads, &begin, &end);
+    const row_span *s = spans;
+    for (int i = begin; i < end; i++) {
+        int r = i / n_heads, h = i % n_heads;
+        while (r >= s->first + s->n) s++;
+        const kv_view *kv = &s->kv;
+        int pos = s->pos + r - s->first, tile = pos / KV_TILE;
+        w->dev->k->kv_store(k_head(kv->k_tiles[tile], kv, h), v_head(kv->v_tiles[tile], kv, h),
+                            pos % KV_TILE, k + (size_t)r * k_stride + (size_t)h * kv->head_dim,
+                            v + (size_t)r * v_stride + (size_t)h * kv->head_dim_v, kv->head_dim,
+                            kv->head_dim_v, kv->type);
+    }
+}
+
+/* ---- attention ---- */
+
+/* Rows [row, row + n_rows) of a span, query heads [head, head + n_heads) of one KV head. */
+typedef struct attn_block {
+    const row_span *span;
+    int row, n_rows, head, n_heads;
+} attn_block;
+
+static void set_visible(attn_query *q, int pos, int window, int tile)
+{
+    int from = window && pos - window + 1 > 0 ? pos - window + 1 : 0;
+    int lo = from - tile * KV_TILE, hi = pos + 1 - tile * KV_TILE;
+    q->lo = lo > 0 ? lo : 0;
+    q->hi = hi < KV_TILE ? hi : KV_TILE;
+}
+
+/* Probabilities of the block's queries into the caller's [n_heads, n, n]; needs final max and sum. */
+static void capture_block(const device *d, const attention_args *a, const attn_block *b,
+                          attn_query *q, int first_tile, int last_tile)
+{
+    const kv_view *kv = &b->span->kv;
+    int h = b->head / (a->n_heads / kv->n_kv_heads), n = a->spans[0].n, i = 0;
+    float scores[KV_TILE] ATTR_ALIGNED(64), p[KV_TILE] ATTR_ALIGNED(64);
+    for (int r = b->row; r < b->row + b->n_rows; r++)
+        for (int head = b->head; head < b->head + b->n_heads; head++, i++) {
+            float *out = a->capture + ((size_t)head * n + (size_t)(r - b->span->first)) * n;
+            memset(out, 0, (size_t)n * sizeof(float));
+            for (int t = first_tile; t <= last_tile; t++) {
+                kv_tile tile = {k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h),
+                                kv->type, kv->head_dim, kv->head_dim_v};
+                set_visible(&q[i], b->span->pos + r - b->span->first, a->window, t);
+                d->k->attn_scores(scores, &q[i], &tile, a->scale, a->softcap);
+                d->k->exp_sum(p, scores, q[i].max, KV_TILE);
+                for (int c = q[i].lo; c < q[i].hi; c++) out[t * KV_TILE + c] = p[c] / q[i].sum;
+            }
+        }
+}
+
+static void attend_block(const worker *w, const attention_args *a, const attn_block *b)
+{
+    device *d = w->dev;
+    thread_scratch *s = &d->scratch[w->thread];
+    const kv_view *kv = &b->span->kv;
+    size_t v_stride = round_up((size_t)kv->head_dim_v, 16);
+    int h = b->head / (a->n_heads / kv->n_kv_heads), n = b->n_rows * b->n_heads;
+    int pos = b->span->pos + b->row - b->span->first; // of the block's first row
+    int from = a->window && pos - a->window + 1 > 0 ? pos - a->window + 1 : 0;
+    int first_tile = from / KV_TILE, last_tile = (pos + b->n_rows - 1) / KV_TILE;
+
+    memset(s->acc, 0, (size_t)n * v_stride * sizeof(float));
+    for (int i = 0; i < n; i++) {
+        int r = b->row + i / b->n_heads, head = b->head + i % b->n_heads;
+        s->queries[i] = (attn_query){
+            .q = a->q + (size_t)r * a->q_stride + (size_t)head * kv->head_dim,
+            .acc = s->acc + (size_t)i * v_stride,
+            .max = a->sinks ? a->sinks[head] : -INFINITY,
+            .sum = a->sinks ? 1.0f : 0.0f,
+        };
+    }
+    for (int t = first_tile; t <= last_tile; t++) {
+        kv_tile tile = {k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h), kv->type,
+                        kv->head_dim, kv->head_dim_v};
+        for (int i = 0; i < n; i++)
+            set_visible(&s->queries[i], pos + i / b->n_heads, a->window, t);
+        d->k->attn_tile(s->queries, n, &tile, a->scale, a->softcap);
+    }
+    for (int i = 0; i < n; i++) {
+        int r = b->row + i / b->n_heads, head = b->head + i % b->n_heads;
+        float *out = a->out + (size_t)r * a->out_stride + (size_t)head * kv->head_dim_v;
+        const attn_query *q = &s->queries[i];
+        for (int c = 0; c < kv->head_dim_v; c++) out[c] = q->acc[c] / q->sum;
+    }
+    if (a->capture && b->span == a->spans) capture_block(d, a, b, s->queries, first_tile, last_tile);
+}
+
+static void cpu_attention(const worker *w, const attention_args *a)
+{
+    int group = a->n_heads / a->spans[0].kv.n_kv_heads, total = 0;
+    for (int i = 0; i < a->n_spans; i++) total += a->spans[i].n;
+    // One row: heads are divided among threads; more: all heads of a group share the tile's loads.
+    int heads = group;
+    while (heads > 1 && total * (a->n_heads / heads) < 2 * w->n_threads) heads = (heads + 1) / 2;
+    if (heads > ATTN_QUERIES) heads = ATTN_QUERIES;
+    int rows = ATTN_QUERIES / heads;
+    int per_group = (group + heads - 1) / heads, item = 0;
+    // Blocks go around the threads: later rows see more, so neighbours in turn keep the shares even.
+    for (int i = 0; i < a->n_spans; i++) {
+        const row_span *s = &a->spans[i];
+        for (int r = 0; r < s->n; r += rows)
+            for (int c = 0; c < a->n_heads / group * per_group; c++, item++) {
+                if (item % w->n_threads != w->thread) continue;
+                int first = c % per_group * heads;
+                attn_block b = {s, s->first + r, s->n - r < rows ? s->n - r : rows,
+                                c / per_group * group + first,
+                                group - first < heads ? group - first : heads};
+                attend_block(w, a, &b);
+            }
+    }
+}
+
+/* ---- by outputs ---- */
+
+static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear *l, const act *x,
+                       bool exact)
+{
+    const cpu_kernels *k = w->dev->k;
+    matmul_args a = {y, y_stride, &l->w, x, 0, 0, w->dev->scratch[w->thread].matmul};
+    thread_share(l->w.n_rows, PANEL, w->thread, w->n_threads, &a.begin, &a.end);
+    if (a.begin >= a.end) return;
+    if (exact || !quant_formats[l->w.type]->sub)
+        k->matmul_f32(&a);
+    else
+        k->matmul_int8(&a);
+    if (!l->bias) return;
+    for (int r = 0; r < x->n_rows; r++)
+        k->add_scaled(y + (size_t)r * y_stride + a.begin, l->bias + a.begin, 1.0f,
+                      a.end - a.begin);
+}
+
+static void cpu_softcap(const worker *w, float *y, size_t stride, int n_rows, int width, float cap)
+{
+    int begin, end;
+    thread_share(width, PANEL, w->thread, w->n_threads, &begin, &end);
+    for (int r = 0; r < n_rows && begin < end; r++)
+        w->dev->k->softcap(y + (size_t)r * stride + begin, cap, end - begin);
+}
+
+const backend backend_cpu = {
+    .name = "cpu",
+    .summary = "this machine's processor",
+    .available = cpu_available,
+    .open = cpu_open,
+    .close = cpu_close,
+    .device_info = cpu_device_info,
+    .level = cpu_level,
+    .n_threads = cpu_n_threads,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .run = cpu_run,
+    .barrier = cpu_barrier,
+    .embed = cpu_embed,
+    .add_rows = cpu_add_rows,
+    .normalise = cpu_normalise,
+    .normalise_heads = cpu_normalise_heads,
+    .copy_heads = cpu_copy_heads,
+    .prepare = cpu_prepare,
+    .matmul = cpu_matmul,
+    .rope = cpu_rope,
+    .kv_append = cpu_kv_append,
+    .attention = cpu_attention,
+    .glu = cpu_glu,
+    .add_scaled = cpu_add_scaled,
+    .scale = cpu_scale,
+    .softcap = cpu_softcap,
+};
