@@ -10,8 +10,8 @@
 #include "base/compiler.h"
 #include "infer_base.h"
 
-/* Sets code and message (control characters of the message become '?'; cut at its size, on a whole
- * UTF-8 character); err may be NULL. Returns code. */
+/* Sets code and message (its control characters and invalid bytes become '?'; cut at its size, on a
+ * whole UTF-8 character); err may be NULL, and may be among the arguments. Returns code. */
 infer_status error_set(infer_error *err, infer_status code, const char *fmt, ...) ATTR_PRINTF(3, 4);
 
 /* Puts "text: " before the message. Returns err's code (INFER_INTERNAL for NULL). */

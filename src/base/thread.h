@@ -18,6 +18,8 @@ typedef void thread_fn(void *arg, int thread, int n_threads);
 int thread_count_default(void);
 /* Like it, but counting hardware threads. */
 int thread_count_logical(void);
+/* Either of them, reading /proc and /sys below root; for tests. */
+int thread_count_at(const char *root, bool physical);
 
 /* n_threads 0: the default; more than MAX_THREADS is an error. */
 infer_status pool_new(thread_pool **out, int n_threads, infer_error *err);
