@@ -54,9 +54,12 @@ int quant_find_name(const char *name);
 size_t quant_row_bytes(dtype type, size_t n);
 
 /*
- * A row of activations rounded to int8: 32 elements share one scale = max|x| / 127, q = x / scale
- * rounded to nearest even; sums of 16 q each for the mins and for offsets. An all-zero block has scale
- * 0 and q 0.
+ * A row of activations rounded to int8; 32 elements share a scale. With amax the largest |x| of a
+ * block, found as the largest bit pattern without sign (so that NaN is larger than infinity):
+ *     inv = 127 / amax, scale = amax / 127, q = x * inv rounded to nearest even: -127..127
+ *     amax infinite or NaN: scale NaN (0x7fc00000), q 0
+ *     inv infinite (amax 0 or below about 3.7e-37): scale 0, q 0
+ * and sums of 16 q each, for the mins and for offsets.
  */
 typedef struct act_row {
     const int8_t *q;     // [n]
@@ -68,7 +71,7 @@ typedef struct act_row {
  * each sub-block, in order:
  *     acc = fmaf(w.scale * x.scale, (float)sum_i w.q * x.q, acc)
  *     acc = fmaf(w.min * x.scale, (float)sum_i x.q, acc)              where the format has mins
- * Every CPU level gives these bits. n is a multiple of 32. */
+ * Every CPU level gives these bits. n is a multiple of 32 and of the block; the format has unpack. */
 float quant_dot(dtype type, const void *row, const act_row *x, size_t n);
 /* The activation rounding itself, in plain C; every CPU level gives these bits. */
 void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t n);
