@@ -1,0 +1,97 @@
+/*
+ * quant.c: the table of formats, and the two definitions on which all integer kernels are measured:
+ * the rounding of activations and the dot product.
+ */
+#include "compute/quant.h"
+
+#include <assert.h>
+
+#include "compute/quant_block.h"
+
+#define BLOCK_MAX 256 // elements of the largest block
+
+const quant_format *const quant_formats[DT_COUNT] = {
+    [DT_F32] = &quant_f32,   [DT_F16] = &quant_f16,   [DT_BF16] = &quant_bf16, [DT_Q8_0] = &quant_q8_0,
+    [DT_Q4_0] = &quant_q4_0, [DT_Q4_1] = &quant_q4_1, [DT_Q5_0] = &quant_q5_0, [DT_Q5_1] = &quant_q5_1,
+    [DT_Q4_K] = &quant_q4_k, [DT_Q6_K] = &quant_q6_k,
+};
+
+int quant_find_ggml(uint32_t ggml_type)
+{
+    for (int i = 0; i < DT_COUNT; i++)
+        if (quant_formats[i] && (uint32_t)quant_formats[i]->ggml_type == ggml_type) return i;
+    return -1;
+}
+
+static bool same_name(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        char c = *b >= 'A' && *b <= 'Z' ? (char)(*b - 'A' + 'a') : *b;
+        if (*a != c) return false;
+        if (!c) return true;
+    }
+}
+
+int quant_find_name(const char *name)
+{
+    for (int i = 0; i < DT_COUNT; i++)
+        if (quant_formats[i] && same_name(quant_formats[i]->name, name)) return i;
+    return -1;
+}
+
+size_t quant_row_bytes(dtype type, size_t n)
+{
+    const quant_format *f = quant_formats[type];
+    size_t block = (size_t)f->block_size, n_blocks = n / block, bytes;
+    if (n % block || __builtin_mul_overflow(n_blocks, (size_t)f->block_bytes, &bytes)) return 0;
+    return bytes;
+}
+
+float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
+{
+    const quant_format *f = quant_formats[type];
+    assert(f->sub && n % 32 == 0 && n % (size_t)f->block_size == 0);
+    int8_t q[BLOCK_MAX];
+    float scale[BLOCK_MAX / 16], min[BLOCK_MAX / 16], acc = 0;
+    const uint8_t *block = row;
+
+    for (size_t at = 0; at < n; at += (size_t)f->block_size, block += f->block_bytes) {
+        f->unpack(q, scale, min, block, (size_t)f->block_size);
+        for (int i = 0; i < f->block_size; i += f->sub) {
+            size_t k = at + (size_t)i;
+            float x_scale = x->scale[k / 32];
+            int dot = 0, sum = 0;
+            for (int j = 0; j < f->sub; j++) dot += q[i + j] * x->q[k + (size_t)j];
+            acc = fmaf(scale[i / f->sub] * x_scale, (float)dot, acc);
+            if (!f->has_min) continue;
+            for (int j = 0; j < f->sub; j += 16) sum += x->sum[(k + (size_t)j) / 16];
+            acc = fmaf(min[i / f->sub] * x_scale, (float)sum, acc);
+        }
+    }
+    return acc;
+}
+
+void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t n)
+{
+    for (size_t b = 0; b < n / 32; b++, x += 32, q += 32, sum += 2) {
+        uint32_t amax_bits = 0;
+        for (int i = 0; i < 32; i++) {
+            uint32_t abs = f32_bits(x[i]) & 0x7fffffff;
+            amax_bits = abs > amax_bits ? abs : amax_bits;
+        }
+        float amax = f32_from_bits(amax_bits), inv = 127.0f / amax;
+        // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
+        // codes are 0, the scale makes every sum NaN.
+        bool finite = amax_bits < 0x7f800000u, codes = finite && inv < INFINITY;
+        scale[b] = codes ? amax / 127.0f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
+        if (!codes) inv = 0;
+        int sums[2] = {0, 0};
+        for (int i = 0; i < 32; i++) {
+            float v = codes ? rintf(x[i] * inv) : 0; // at most 127, as amax * (127 / amax) rounds to it
+            q[i] = (int8_t)v;
+            sums[i / 16] += q[i];
+        }
+        sum[0] = (int16_t)sums[0];
+        sum[1] = (int16_t)sums[1];
+    }
+}

@@ -1,0 +1,245 @@
+/*
+ * quant_search.c: weighted least squares over a few candidates, for the quantisers.
+ *
+ * Once the codes q are chosen, the best scale (and min) is a small linear regression; once the scale
+ * is chosen, the best codes are the nearest ones. The search starts from scales that put the largest
+ * element near the last code, as many as the range's steps, solves the regression for each and keeps
+ * the one with the least error; then it rounds and solves again from there while that helps.
+ *
+ * Sums run in eight lanes, so that they vectorise without a change of float rules.
+ */
+#include "compute/quant_search.h"
+
+#include "compute/quant_block.h"
+
+#define LANES 8
+
+static float lanes_sum(const float *a)
+{
+    return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
+}
+
+static float largest(const float *x, int n)
+{
+    float max = 0;
+    for (int i = 0; i < n; i++)
+        if (fabsf(x[i]) > fabsf(max)) max = x[i];
+    return max;
+}
+
+void search_weights(float *w, const float *x, const float *importance, int n, bool soft)
+{
+    float total = 0, sum_xx = 0;
+    if (importance) {
+        for (int i = 0; i < n; i++) {
+            w[i] = importance[i] > 0 && importance[i] < INFINITY ? importance[i] : 0;
+            total += w[i];
+        }
+    } else {
+        for (int i = 0; i < n; i++) sum_xx += x[i] * x[i];
+        float rms = sqrtf(sum_xx / (float)n);
+        for (int i = 0; i < n; i++) {
+            w[i] = soft ? rms + fabsf(x[i]) : x[i] * x[i];
+            total += w[i];
+        }
+    }
+    if (!(total > 0 && total < INFINITY))
+        for (int i = 0; i < n; i++) w[i] = 1;
+}
+
+// ---- one scale
+
+static void codes_nearest(int8_t *restrict q, const float *restrict x, float inv, int n,
+                          const code_range *range)
+{
+    if (!range->table) {
+        int lo = range->lo, hi = range->hi;
+        for (int i = 0; i < n; i++) q[i] = (int8_t)round_clamp(x[i] * inv, lo, hi);
+        return;
+    }
+    // The code's index is the number of midpoints between neighbours that lie below.
+    int8_t index[SEARCH_MAX] = {0};
+    for (int k = 0; k < 15; k++) {
+        float mid = 0.5f * (float)(range->table[k] + range->table[k + 1]);
+        for (int i = 0; i < n; i++) index[i] = (int8_t)(index[i] + (x[i] * inv > mid));
+    }
+    for (int i = 0; i < n; i++) q[i] = range->table[index[i]];
+}
+
+// d of least error for these codes; *gain is how much of sum w x^2 it explains.
+static float scale_fit(float *gain, const int8_t *restrict q, const float *restrict x,
+                       const float *restrict w, int n)
+{
+    float xq[LANES] = {0}, qq[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            float wq = w[i + k] * (float)q[i + k];
+            xq[k] += wq * x[i + k];
+            qq[k] += wq * (float)q[i + k];
+        }
+    float sum_xq = lanes_sum(xq), sum_qq = lanes_sum(qq);
+    float d = sum_qq > 0 ? sum_xq / sum_qq : 0;
+    *gain = d * sum_xq;
+    return d;
+}
+
+float search_scale(int8_t *q, const float *x, const float *w, int n, const code_range *range)
+{
+    float max = largest(x, n), best_gain = 0, best = 0;
+    if (fabsf(max) > 1e-30f && fabsf(max) < INFINITY) {
+        for (int k = -range->n_steps; k <= range->n_steps; k++) {
+            float gain;
+            codes_nearest(q, x, ((float)range->lo + range->step * (float)k) / max, n, range);
+            float d = scale_fit(&gain, q, x, w, n);
+            if (gain > best_gain) best_gain = gain, best = d;
+        }
+        for (int round = 0; round < 2 && best != 0; round++) {
+            float gain;
+            codes_nearest(q, x, 1 / best, n, range);
+            float d = scale_fit(&gain, q, x, w, n);
+            if (!(gain > best_gain)) break;
+            best_gain = gain, best = d;
+        }
+    }
+    codes_nearest(q, x, best != 0 ? 1 / best : 0, n, range);
+    return best;
+}
+
+float search_codes(int8_t *q, float d, const float *x, const float *w, int n,
+                   const code_range *range)
+{
+    float err[LANES] = {0};
+    codes_nearest(q, x, d != 0 ? 1 / d : 0, n, range);
+    for (int i = 0; i < n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            float e = x[i + k] - d * (float)q[i + k];
+            err[k] += w[i + k] * e * e;
+        }
+    return lanes_sum(err);
+}
+
+// ---- scale and min
+
+float search_codes_min(uint8_t *restrict q, float d, float m, const float *restrict x,
+                       const float *restrict w, int n, int q_max)
+{
+    float err[LANES] = {0}, inv = d != 0 ? 1 / d : 0;
+    for (int i = 0; i < n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            int code = round_clamp((x[i + k] + m) * inv, 0, q_max);
+            float e = x[i + k] - (d * (float)code - m);
+            q[i + k] = (uint8_t)code;
+            err[k] += w[i + k] * e * e;
+        }
+    return lanes_sum(err);
+}
+
+// The regression of x on q: *d and *m of least error, m >= 0 unless free_min.
+static void min_fit(float *d, float *m, const uint8_t *restrict q, const float *restrict x,
+                    const float *restrict w, int n, bool free_min)
+{
+    float w1[LANES] = {0}, wx[LANES] = {0}, wq[LANES] = {0}, xq[LANES] = {0}, qq[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            float code = (float)q[i + k], weighted = w[i + k] * code;
+            w1[k] += w[i + k];
+            wx[k] += w[i + k] * x[i + k];
+            wq[k] += weighted;
+            xq[k] += weighted * x[i + k];
+            qq[k] += weighted * code;
+        }
+    double s = lanes_sum(w1), sx = lanes_sum(wx), sq = lanes_sum(wq), sxq = lanes_sum(xq),
+           sqq = lanes_sum(qq);
+    double det = s * sqq - sq * sq;
+    *d = *m = 0;
+    if (det > 0) {
+        *d = (float)((s * sxq - sx * sq) / det);
+        *m = (float)((sq * sxq - sqq * sx) / det);
+    }
+    if (!free_min && !(*m > 0)) {
+        *m = 0;
+        *d = sqq > 0 ? (float)(sxq / sqq) : 0;
+    }
+    if (!(*d > 0)) *d = 0;
+}
+
+float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n, int q_max,
+                       bool free_min)
+{
+    float lo = x[0], hi = x[0];
+    for (int i = 1; i < n; i++) {
+        lo = x[i] < lo ? x[i] : lo;
+        hi = x[i] > hi ? x[i] : hi;
+    }
+    if (lo > 0 && !free_min) lo = 0;
+    if (!(hi - lo > 1e-30f && hi - lo < INFINITY)) { // constant, or not finite
+        *m = lo > -INFINITY && lo < INFINITY ? -lo : 0;
+        memset(q, 0, (size_t)n);
+        return 0;
+    }
+
+    float best_d = (hi - lo) / (float)q_max, best_m = -lo;
+    float best_err = search_codes_min(q, best_d, best_m, x, w, n, q_max);
+    float d, try_m;
+    for (int k = -10; k <= 10; k++) {
+        uint8_t code[SEARCH_MAX], ignored[SEARCH_MAX];
+        float inv = ((float)q_max + 0.1f * (float)k) / (hi - lo);
+        for (int i = 0; i < n; i++) code[i] = (uint8_t)round_clamp((x[i] - lo) * inv, 0, q_max);
+        min_fit(&d, &try_m, code, x, w, n, free_min);
+        float err = search_codes_min(ignored, d, try_m, x, w, n, q_max);
+        if (err < best_err) best_err = err, best_d = d, best_m = try_m;
+    }
+    search_codes_min(q, best_d, best_m, x, w, n, q_max);
+    for (int round = 0; round < 2; round++) {
+        uint8_t code[SEARCH_MAX];
+        min_fit(&d, &try_m, q, x, w, n, free_min);
+        float err = search_codes_min(code, d, try_m, x, w, n, q_max);
+        if (!(err < best_err)) break;
+        best_err = err, best_d = d, best_m = try_m;
+        memcpy(q, code, (size_t)n);
+    }
+    *m = best_m;
+    return best_d;
+}
+
+// ---- the formats of gguf.quants
+
+float search_legacy(uint8_t *q, const float *x, const float *importance, int half)
+{
+    if (importance) {
+        float w[32];
+        int8_t code[32];
+        code_range range = {.lo = -half, .hi = half - 1, .step = 0.1f, .n_steps = 9};
+        search_weights(w, x, importance, 32, false);
+        float d = f16_to_f32(f16_from_f32(search_scale(code, x, w, 32, &range)));
+        search_codes(code, d, x, w, 32, &range);
+        for (int i = 0; i < 32; i++) q[i] = (uint8_t)(code[i] + half);
+        return d;
+    }
+    float d = largest(x, 32) / (float)-half, inv = d == 0 ? 0 : 1 / d;
+    float middle = (float)half + 0.5f;
+    for (int i = 0; i < 32; i++) q[i] = (uint8_t)trunc_clamp(x[i] * inv + middle, 0, 2 * half - 1);
+    return d;
+}
+
+float search_legacy_min(uint8_t *q, float *m, const float *x, const float *importance, int q_max)
+{
+    if (importance) {
+        float w[32];
+        search_weights(w, x, importance, 32, false);
+        float d = search_scale_min(q, m, x, w, 32, q_max, true);
+        d = f16_to_f32(f16_from_f32(d));
+        *m = f16_to_f32(f16_from_f32(-*m));
+        search_codes_min(q, d, -*m, x, w, 32, q_max);
+        return d;
+    }
+    float lo = x[0], hi = x[0];
+    for (int i = 1; i < 32; i++) {
+        lo = x[i] < lo ? x[i] : lo;
+        hi = x[i] > hi ? x[i] : hi;
+    }
+    float d = (hi - lo) / (float)q_max, inv = d == 0 ? 0 : 1 / d;
+    for (int i = 0; i < 32; i++) q[i] = (uint8_t)trunc_clamp((x[i] - lo) * inv + 0.5f, 0, q_max);
+    *m = lo;
+    return d;
+}
