@@ -1,0 +1,416 @@
+/*
+ * engine.c: engines and sequences: sizes and allocates everything that steps use, and infer_step, which
+ * checks its rows, makes room for them and runs the forward pass over them.
+ */
+#include "inference/engine.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#define DEFAULT_CTX 8192
+#define DEFAULT_ROWS 512
+#define DEFAULT_SEQUENCES 8
+#define MAX_CTX (1 << 24)
+#define MAX_ROWS (1 << 20)
+
+/* ---- workspace ---- */
+
+static void *ws_alloc(infer_engine *e, size_t rows, size_t stride, size_t size, bool *ok)
+{
+    size_t n, bytes;
+    if (!*ok || !mem_mul(rows, stride, &n) || !mem_mul(n, size, &bytes)) return *ok = false, NULL;
+    void *p = e->be->alloc(e->dev, bytes);
+    if (!p) return *ok = false, NULL;
+    e->ws.bytes += bytes;
+    return p;
+}
+
+static void ws_drop(infer_engine *e, void *p, size_t rows, size_t stride, size_t size)
+{
+    if (p) e->be->free(e->dev, p, rows * stride * size);
+}
+
+static act act_alloc(infer_engine *e, int width, bool *ok)
+{
+    size_t rows = (size_t)e->max_rows, stride = row_stride(width);
+    act a = {.stride = stride, .n_cols = width};
+    a.x = ws_alloc(e, rows, stride, sizeof(float), ok);
+    a.q = ws_alloc(e, rows, stride, 1, ok);
+    a.scale = ws_alloc(e, rows, stride / 32, sizeof(float), ok);
+    a.sum = ws_alloc(e, rows, stride / 16, sizeof(int16_t), ok);
+    return a;
+}
+
+static void act_drop(infer_engine *e, act *a)
+{
+    size_t rows = (size_t)e->max_rows;
+    ws_drop(e, a->x, rows, a->stride, sizeof(float));
+    ws_drop(e, a->q, rows, a->stride, 1);
+    ws_drop(e, a->scale, rows, a->stride / 32, sizeof(float));
+    ws_drop(e, a->sum, rows, a->stride / 16, sizeof(int16_t));
+}
+
+typedef struct widths {
+    int q, kv, att, ffn, pairs, cols, head_dim;
+    bool parallel;
+} widths;
+
+static int max_of(int a, int b) { return a > b ? a : b; }
+
+static widths widths_of(const infer_model *m)
+{
+    widths w = {.pairs = 1, .cols = m->d_model};
+    for (int l = 0; l < m->n_layers; l++) {
+        const layer_plan *p = &m->layers[l];
+        w.q = max_of(w.q, p->n_heads * p->head_dim);
+        w.kv = max_of(w.kv, p->n_kv_heads * max_of(p->head_dim, p->head_dim_v));
+        w.att = max_of(w.att, p->n_heads * p->head_dim_v);
+        w.ffn = max_of(w.ffn, p->d_ff);
+        w.head_dim = max_of(w.head_dim, max_of(p->head_dim, p->head_dim_v));
+        w.parallel |= p->parallel;
+    }
+    for (int i = 0; i < m->n_ropes; i++) w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
+    w.cols = max_of(w.cols, max_of(w.att, w.ffn));
+    return w;
+}
+
+static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
+{
+    workspace *ws = &e->ws;
+    const infer_model *m = e->model;
+    size_t rows = (size_t)e->max_rows;
+    bool ok = true;
+    ws->x_stride = row_stride(m->d_model);
+    ws->q_stride = row_stride(wd->q);
+    ws->kv_stride = row_stride(wd->kv);
+    ws->ffn_stride = row_stride(wd->ffn);
+    ws->logits_stride = row_stride(m->n_vocab);
+    ws->rope_stride = (size_t)wd->pairs;
+    ws->x = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
+    ws->h = act_alloc(e, m->d_model, &ok);
+    ws->q = ws_alloc(e, rows, ws->q_stride, sizeof(float), &ok);
+    ws->k = ws_alloc(e, rows, ws->kv_stride, sizeof(float), &ok);
+    ws->v = ws_alloc(e, rows, ws->kv_stride, sizeof(float), &ok);
+    ws->att = act_alloc(e, wd->att, &ok);
+    ws->ffn = act_alloc(e, wd->ffn, &ok);
+    ws->up = ws_alloc(e, rows, ws->ffn_stride, sizeof(float), &ok);
+    ws->branch = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
+    if (wd->parallel) ws->branch2 = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
+    ws->cos = ws_alloc(e, rows * (size_t)max_of(m->n_ropes, 1), ws->rope_stride, sizeof(float), &ok);
+    ws->sin = ws_alloc(e, rows * (size_t)max_of(m->n_ropes, 1), ws->rope_stride, sizeof(float), &ok);
+    ws->hidden = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
+    ws->out = act_alloc(e, m->d_model, &ok);
+    ws->logits = ws_alloc(e, rows, ws->logits_stride, sizeof(float), &ok);
+    return ok ? INFER_OK : error_set(err, INFER_NOMEM, "engine: no memory for steps of %d rows",
+                                     e->max_rows);
+}
+
+static void ws_close(infer_engine *e)
+{
+    workspace *ws = &e->ws;
+    size_t rows = (size_t)e->max_rows, ropes = (size_t)max_of(e->model->n_ropes, 1);
+    ws_drop(e, ws->x, rows, ws->x_stride, sizeof(float));
+    act_drop(e, &ws->h);
+    ws_drop(e, ws->q, rows, ws->q_stride, sizeof(float));
+    ws_drop(e, ws->k, rows, ws->kv_stride, sizeof(float));
+    ws_drop(e, ws->v, rows, ws->kv_stride, sizeof(float));
+    act_drop(e, &ws->att);
+    act_drop(e, &ws->ffn);
+    ws_drop(e, ws->up, rows, ws->ffn_stride, sizeof(float));
+    ws_drop(e, ws->branch, rows, ws->x_stride, sizeof(float));
+    ws_drop(e, ws->branch2, rows, ws->x_stride, sizeof(float));
+    ws_drop(e, ws->cos, rows * ropes, ws->rope_stride, sizeof(float));
+    ws_drop(e, ws->sin, rows * ropes, ws->rope_stride, sizeof(float));
+    ws_drop(e, ws->hidden, rows, ws->x_stride, sizeof(float));
+    act_drop(e, &ws->out);
+    ws_drop(e, ws->logits, rows, ws->logits_stride, sizeof(float));
+}
+
+static infer_status step_open(infer_engine *e, infer_error *err)
+{
+    step *s = &e->step;
+    size_t rows = (size_t)e->max_rows, threads = (size_t)e->be->n_threads(e->dev);
+    s->ids = mem_zero(rows, sizeof *s->ids);
+    s->pos = mem_zero(rows, sizeof *s->pos);
+    s->rope_len = mem_zero(rows, sizeof *s->rope_len);
+    s->want_row = mem_zero(rows, sizeof *s->want_row);
+    s->logits_at = mem_zero(rows, sizeof *s->logits_at);
+    s->hidden_at = mem_zero(rows, sizeof *s->hidden_at);
+    s->spans = mem_zero(rows, sizeof *s->spans);
+    s->span_seq = mem_zero(rows, sizeof *s->span_seq);
+    s->stop = mem_zero((size_t)e->model->n_layers, sizeof *s->stop);
+    e->layer_spans = mem_zero(rows * threads, sizeof *e->layer_spans);
+    if (s->ids && s->pos && s->rope_len && s->want_row && s->logits_at && s->hidden_at && s->spans &&
+        s->span_seq && s->stop && e->layer_spans)
+        return INFER_OK;
+    return error_set(err, INFER_NOMEM, "engine: out of memory");
+}
+
+static void step_close(infer_engine *e)
+{
+    step *s = &e->step;
+    mem_free(s->ids);
+    mem_free(s->pos);
+    mem_free(s->rope_len);
+    mem_free(s->want_row);
+    mem_free(s->logits_at);
+    mem_free(s->hidden_at);
+    mem_free(s->spans);
+    mem_free(s->span_seq);
+    mem_free((void *)s->stop);
+    mem_free(e->layer_spans);
+}
+
+/* ---- engine ---- */
+
+/* value within 1..most, 0 meaning fallback. */
+static infer_status option_int(const char *name, int value, int fallback, int most, int *out,
+                               infer_error *err)
+{
+    if (value < 0 || value > most)
+        return error_set(err, INFER_ARGUMENT, "%s: expected 1 to %d, found %d", name, most, value);
+    *out = value ? value : fallback;
+    return INFER_OK;
+}
+
+static infer_status read_options(infer_engine *e, const infer_engine_options *o, kv_type *type,
+                                 infer_error *err)
+{
+    int trained = e->model->n_ctx_train;
+    int ctx = trained > 0 && trained < DEFAULT_CTX ? trained : DEFAULT_CTX;
+    infer_status st;
+    if ((st = option_int("n_ctx", o->n_ctx, ctx, MAX_CTX, &e->n_ctx, err)) ||
+        (st = option_int("n_kv_tokens", o->n_kv_tokens, e->n_ctx, INT32_MAX - KV_TILE,
+                         &e->n_kv_tokens, err)) ||
+        (st = option_int("max_rows", o->max_rows, DEFAULT_ROWS, MAX_ROWS, &e->max_rows, err)) ||
+        (st = option_int("max_sequences", o->max_sequences, DEFAULT_SEQUENCES, 1 << 16,
+                         &e->max_sequences, err)))
+        return st;
+    if (tensor_present(&e->model->pos_embed) && e->n_ctx > e->model->pos_embed.n_rows)
+        return error_set(err, INFER_ARGUMENT, "n_ctx: expected at most the model's %d learned "
+                         "positions, found %d", e->model->pos_embed.n_rows, e->n_ctx);
+    e->exact = o->exact;
+    *type = o->exact ? KV_F32 : KV_F16;
+    if (!o->kv_type) return INFER_OK;
+    if (!strcmp(o->kv_type, "f32"))
+        *type = KV_F32;
+    else if (strcmp(o->kv_type, "f16"))
+        return error_set(err, INFER_ARGUMENT, "kv_type: expected f16 or f32, found '%s'",
+                         o->kv_type);
+    else if (o->exact)
+        return error_set(err, INFER_ARGUMENT, "kv_type: f16 rounds, which exact forbids");
+    return INFER_OK;
+}
+
+infer_status infer_engine_new(infer_engine **out, const infer_model *model,
+                              const infer_engine_options *options, infer_error *err)
+{
+    *out = NULL;
+    infer_engine_options o = {0};
+    if (options) o = *options;
+    infer_engine *e = mem_zero(1, sizeof *e);
+    if (!e) return error_set(err, INFER_NOMEM, "engine: out of memory");
+    e->model = model;
+    e->log = o.log;
+    e->be = o.backend ? backend_find(o.backend) : default_backend();
+    kv_type type = KV_F16;
+    infer_status st = INFER_OK;
+    if (!e->be || !e->be->available())
+        st = error_set(err, INFER_UNSUPPORTED, "backend '%s': not on this machine or in this build",
+                       o.backend ? o.backend : "default");
+    if (!st) st = read_options(e, &o, &type, err);
+    widths wd = widths_of(model);
+    device_options d = {o.n_threads, o.cpu_level, wd.cols, wd.head_dim};
+    if (!st) st = e->be->open(&e->dev, &d, err);
+    if (!st) st = ws_open(e, &wd, err);
+    if (!st) st = step_open(e, err);
+    if (!st)
+        st = kv_open(&e->kv, e->be, e->dev, model, type, e->n_ctx, e->n_kv_tokens, e->max_sequences,
+                     e->max_rows, err);
+    if (st) {
+        infer_engine_free(e);
+        return st;
+    }
+    e->be->device_info(e->dev, e->device_text, sizeof e->device_text);
+    *out = e;
+    return error_clear(err);
+}
+
+void infer_engine_free(infer_engine *e)
+{
+    if (!e) return;
+    if (e->dev) {
+        kv_close(&e->kv);
+        step_close(e);
+        ws_close(e);
+        e->be->close(e->dev);
+    }
+    mem_free(e);
+}
+
+infer_engine_info infer_engine_describe(const infer_engine *e)
+{
+    return (infer_engine_info){
+        .backend = e->be->name, .cpu_level = e->be->level(e->dev), .device = e->device_text,
+        .n_threads = e->be->n_threads(e->dev), .n_ctx = e->n_ctx, .n_kv_tokens = e->n_kv_tokens,
+        .max_rows = e->max_rows, .kv_bytes = e->kv.bytes, .work_bytes = e->ws.bytes};
+}
+
+void infer_engine_cancel(infer_engine *e) { atomic_store(&e->cancel, 1); }
+
+infer_status infer_engine_capture(infer_engine *e, const infer_capture *capture, infer_error *err)
+{
+    if (capture && capture->attention && (capture->layer < 0 || capture->layer >= e->model->n_layers))
+        return error_set(err, INFER_ARGUMENT, "capture: layer %d, expected 0 to %d", capture->layer,
+                         e->model->n_layers - 1);
+    e->capture = capture ? *capture : (infer_capture){0};
+    return error_clear(err);
+}
+
+/* ---- sequences ---- */
+
+infer_sequence *infer_sequence_new(infer_engine *e, infer_error *err)
+{
+    if (e->n_sequences >= e->max_sequences) {
+        error_set(err, INFER_LIMIT, "sequence: the engine has room for %d", e->max_sequences);
+        return NULL;
+    }
+    infer_sequence *s = mem_zero(1, sizeof *s);
+    if (!s || kv_sequence_new(&e->kv, &s->kv, err)) {
+        if (!s) error_set(err, INFER_NOMEM, "sequence: out of memory");
+        mem_free(s);
+        return NULL;
+    }
+    s->engine = e;
+    e->n_sequences++;
+    error_clear(err);
+    return s;
+}
+
+infer_sequence *infer_sequence_fork(infer_sequence *seq, infer_error *err)
+{
+    infer_sequence *s = infer_sequence_new(seq->engine, err);
+    if (!s) return NULL;
+    kv_fork(&seq->engine->kv, &s->kv, &seq->kv);
+    s->rope_len = seq->rope_len;
+    return s;
+}
+
+void infer_sequence_free(infer_sequence *seq)
+{
+    if (!seq) return;
+    kv_sequence_free(&seq->engine->kv, &seq->kv);
+    seq->engine->n_sequences--;
+    mem_free(seq);
+}
+
+int infer_sequence_length(const infer_sequence *seq) { return seq->kv.length; }
+
+infer_status infer_sequence_truncate(infer_sequence *seq, int n, infer_error *err)
+{
+    infer_status st = kv_truncate(&seq->engine->kv, &seq->kv, n, err);
+    return st ? st : error_clear(err);
+}
+
+infer_status infer_sequence_rope_length(infer_sequence *seq, int n, infer_error *err)
+{
+    if (n < 0) return error_set(err, INFER_ARGUMENT, "rope length: expected 0 or more, found %d", n);
+    seq->rope_len = n;
+    return error_clear(err);
+}
+
+/* ---- step ---- */
+
+/* Checks the rows and writes the step; changes nothing else. */
+static infer_status plan_step(infer_engine *e, const infer_row *rows, int n_rows, infer_error *err)
+{
+    step *s = &e->step;
+    if (n_rows < 1 || n_rows > e->max_rows)
+        return error_set(err, INFER_ARGUMENT, "step: expected 1 to %d rows, found %d", e->max_rows,
+                         n_rows);
+    s->n_rows = s->n_spans = s->n_logits = 0;
+    for (int r = 0; r < n_rows; r++) {
+        const infer_row *row = &rows[r];
+        if (!row->seq || row->seq->engine != e)
+            return error_set(err, INFER_ARGUMENT, "step: row %d: no sequence of this engine", r);
+        if (!r || row->seq != rows[r - 1].seq) {
+            for (int i = 0; i < s->n_spans; i++)
+                if (s->span_seq[i] == row->seq)
+                    return error_set(err, INFER_ARGUMENT,
+                                     "step: row %d: rows of one sequence must follow each other", r);
+            s->span_seq[s->n_spans] = row->seq;
+            s->spans[s->n_spans++] = (row_span){.first = r, .pos = row->seq->kv.length};
+        }
+        row_span *span = &s->spans[s->n_spans - 1];
+        s->pos[r] = span->pos + span->n++;
+        if (s->pos[r] >= e->n_ctx)
+            return error_set(err, INFER_LIMIT, "step: position %d is past the context of %d",
+                             s->pos[r], e->n_ctx);
+        if (!row->embedding && (row->token < 0 || row->token >= e->model->n_vocab))
+            return error_set(err, INFER_ARGUMENT, "step: row %d: token %d, expected 0 to %d", r,
+                             row->token, e->model->n_vocab - 1);
+        s->ids[r] = row->embedding ? -1 : row->token;
+        s->rope_len[r] = row->seq->rope_len ? row->seq->rope_len : s->pos[r] + 1;
+        s->logits_at[r] = s->hidden_at[r] = -1;
+        if (row->want & INFER_WANT_LOGITS) {
+            s->want_row[s->n_logits] = r;
+            s->logits_at[r] = s->n_logits++;
+        }
+        if (row->want & INFER_WANT_HIDDEN) s->hidden_at[r] = 0;
+    }
+    if (e->capture.attention && (s->n_spans != 1 || s->spans[0].pos))
+        return error_set(err, INFER_ARGUMENT, "capture: attention is captured only in a step of one "
+                         "sequence from its first position");
+    s->n_rows = n_rows;
+    return INFER_OK;
+}
+
+infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infer_error *err)
+{
+    step *s = &e->step;
+    infer_status st = plan_step(e, rows, n_rows, err);
+    if (st) {
+        s->n_rows = 0;
+        return st;
+    }
+    for (int i = 0; i < s->n_spans; i++) {
+        st = kv_prepare(&e->kv, &s->span_seq[i]->kv, s->spans[i].n, err);
+        if (!st) continue;
+        for (int k = 0; k < i; k++) kv_abandon(&e->kv, &s->span_seq[k]->kv);
+        s->n_rows = 0;
+        return st;
+    }
+    for (int r = 0; r < n_rows; r++)
+        if (rows[r].embedding)
+            memcpy(e->ws.x + (size_t)r * e->ws.x_stride, rows[r].embedding,
+                   (size_t)e->model->d_model * sizeof(float));
+
+    if (!forward_run(e))
+        st = error_set(err, INFER_CANCELLED, "step: cancelled");
+    else if (model_broken(e->model))
+        st = error_set(err, INFER_IO, "%s: the file became shorter while it was in use",
+                       e->model->path);
+    if (st) atomic_store(&e->cancel, 0);
+    for (int i = 0; i < s->n_spans; i++) {
+        if (st)
+            kv_abandon(&e->kv, &s->span_seq[i]->kv);
+        else
+            kv_commit(&e->kv, &s->span_seq[i]->kv, s->spans[i].n);
+    }
+    if (st) s->n_rows = 0;
+    return st ? st : error_clear(err);
+}
+
+const float *infer_logits(const infer_engine *e, int row)
+{
+    if (row < 0 || row >= e->step.n_rows || e->step.logits_at[row] < 0) return NULL;
+    return e->ws.logits + (size_t)e->step.logits_at[row] * e->ws.logits_stride;
+}
+
+const float *infer_hidden(const infer_engine *e, int row)
+{
+    if (row < 0 || row >= e->step.n_rows || e->step.hidden_at[row] < 0) return NULL;
+    return e->ws.hidden + (size_t)row * e->ws.x_stride;
+}

@@ -1,0 +1,73 @@
+/*
+ * engine.h: the state behind infer_engine and infer_sequence, shared by the files of this folder.
+ *
+ * An engine owns a device (threads), the KV cache and one workspace, all sized at creation; a step
+ * allocates nothing. Rows of a step lie in the workspace in the order of the call.
+ */
+#ifndef INFERENCE_ENGINE_H
+#define INFERENCE_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "inference/kv.h"
+
+struct infer_sequence {
+    infer_engine *engine;
+    kv_sequence kv;
+    int rope_len; // 0: its own length
+};
+
+/* Buffers of a step, [max_rows, stride] each; see forward.c for what they hold when. */
+typedef struct workspace {
+    float *x;              // residual stream [max_rows, d_model]
+    act h;                 // normed input of projections [max_rows, d_model]
+    float *q, *k, *v;      // [max_rows, n_heads * head_dim], [max_rows, n_kv_heads * head_dim(_v)]
+    act att;               // heads' outputs [max_rows, n_heads * head_dim_v]
+    act ffn;               // gate, then act(gate) * up [max_rows, d_ff]
+    float *up;             // [max_rows, d_ff]
+    float *branch;         // output of a branch [max_rows, d_model]
+    float *branch2;        // the FFN's, where both branches are added together
+    float *cos, *sin;      // [n_ropes, max_rows, n_pairs of the widest]
+    float *hidden;         // [max_rows, d_model] of rows that want it
+    act out;               // final norm of rows that want logits [max_rows, d_model]
+    float *logits;         // [max_rows, n_vocab]; touched as used
+    size_t x_stride, q_stride, kv_stride, ffn_stride, logits_stride, rope_stride;
+    uint64_t bytes;
+} workspace;
+
+/* What infer_step made of its rows. */
+typedef struct step {
+    int n_rows, n_spans, n_logits;
+    int32_t *ids;          // [max_rows], -1: an embedding was given
+    int32_t *pos;          // [max_rows]
+    int *rope_len;         // [max_rows] length that the row is rotated for
+    int *want_row;         // [max_rows] rows that want logits, in order
+    int *logits_at;        // [max_rows] row → index in logits, -1
+    int *hidden_at;        // [max_rows] row → 0 or -1
+    row_span *spans;       // [max_rows]; kv filled by layer
+    infer_sequence **span_seq; // [max_rows]
+    _Atomic int *stop;     // [n_layers] set by thread 0: cancelled before this layer
+} step;
+
+struct infer_engine {
+    const infer_model *model;
+    const backend *be;
+    device *dev;
+    kv_cache kv;
+    workspace ws;
+    step step;
+    infer_capture capture;
+    row_span *layer_spans; // [n_threads, max_rows]: each thread's view of a layer's tiles
+    bool exact;
+    int n_ctx, n_kv_tokens, max_rows, max_sequences, n_sequences;
+    _Atomic int cancel;
+    infer_log log;
+    char device_text[256];
+};
+
+/* forward.c: the forward pass over e->step. Returns false when cancelled. */
+bool forward_run(infer_engine *e);
+/* rope.c: cos and sin of the step's rows, this thread's share (by rows). */
+void rope_fill(const worker *w, const infer_engine *e);
+
+#endif

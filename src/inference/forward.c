@@ -1,0 +1,259 @@
+/*
+ * forward.c: the forward pass: embedding, layers, final norm, logits. The only one: prompts,
+ * generation, batches, captures and probes all come through here, as rows of a step.
+ *
+ * Runs in every thread of the device at once. Operations divide their work by rows, by heads or by
+ * outputs (backend.h); a barrier stands wherever the next operation reads what other threads wrote.
+ * What differs between models is data in the layer's plan.
+ */
+#include <string.h>
+
+#include "inference/engine.h"
+
+#define BARRIER() be->barrier(w)
+
+/* Copies the residual stream into the caller's capture buffer; by rows. */
+static void capture_hidden(const worker *w, const infer_engine *e, int layer)
+{
+    if (!e->capture.hidden) return;
+    int n = e->step.n_rows, d_model = e->model->d_model, begin, end;
+    thread_share(n, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++)
+        memcpy(e->capture.hidden + ((size_t)layer * n + r) * d_model,
+               e->ws.x + (size_t)r * e->ws.x_stride, (size_t)d_model * sizeof(float));
+}
+
+/* The step's spans with this layer's tiles. */
+static const row_span *spans_of(const worker *w, const infer_engine *e, int layer)
+{
+    row_span *spans = e->layer_spans + (size_t)w->thread * e->max_rows;
+    const kv_pool *p = &e->kv.pools[layer];
+    for (int i = 0; i < e->step.n_spans; i++) {
+        const kv_table *t = &e->step.span_seq[i]->kv.layers[layer];
+        spans[i] = e->step.spans[i];
+        spans[i].kv = (kv_view){t->k, t->v, e->kv.type, p->n_kv_heads, p->head_dim, p->head_dim_v};
+    }
+    return spans;
+}
+
+static act rows_of(const act *a, int n_rows, int n_cols)
+{
+    act v = *a;
+    v.n_rows = n_rows;
+    v.n_cols = n_cols;
+    return v;
+}
+
+/* Normalises, rotates and stores this step's keys and values; by heads. */
+static void store_kv(const worker *w, infer_engine *e, const layer_plan *l, const row_span *spans,
+                     const float *cos, const float *sin)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    int n = e->step.n_rows;
+    if (!tensor_present(&l->v.w)) // V is the raw K projection: before norm and rotation
+        be->copy_heads(w, ws->v, ws->kv_stride, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim);
+    if (l->k_norm.kind != NORM_NONE && !l->qk_norm_whole)
+        be->normalise_heads(w, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim, &l->k_norm,
+                            l->qk_norm_per_head);
+    if (l->v_norm.kind != NORM_NONE)
+        be->normalise_heads(w, ws->v, ws->kv_stride, n, l->n_kv_heads, l->head_dim_v, &l->v_norm,
+                            false);
+    if (l->rope >= 0) {
+        const rope_plan *r = &e->model->ropes[l->rope];
+        be->rope(w, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim, cos, sin, r->n_pairs,
+                 r->gap, r->pairing);
+    }
+    be->kv_append(w, spans, e->step.n_spans, ws->k, ws->kv_stride, ws->v, ws->kv_stride);
+}
+
+/* From the normed input ws->h to the branch's output ws->branch. */
+static void attention_branch(const worker *w, infer_engine *e, int layer)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    const layer_plan *l = &e->model->layers[layer];
+    int n = e->step.n_rows;
+    bool own_kv = l->kv_source == layer;
+    act h = rows_of(&ws->h, n, e->model->d_model);
+
+    be->matmul(w, ws->q, ws->q_stride, &l->q, &h, e->exact);
+    if (own_kv) {
+        be->matmul(w, ws->k, ws->kv_stride, &l->k, &h, e->exact);
+        if (tensor_present(&l->v.w)) be->matmul(w, ws->v, ws->kv_stride, &l->v, &h, e->exact);
+    }
+    BARRIER();
+
+    if (l->qk_norm_whole) {
+        if (l->q_norm.kind != NORM_NONE)
+            be->normalise(w, ws->q, ws->q, ws->q_stride, n, l->n_heads * l->head_dim, &l->q_norm);
+        if (own_kv && l->k_norm.kind != NORM_NONE)
+            be->normalise(w, ws->k, ws->k, ws->kv_stride, n, l->n_kv_heads * l->head_dim,
+                          &l->k_norm);
+        BARRIER();
+    }
+    const float *cos = NULL, *sin = NULL;
+    if (l->rope >= 0) {
+        cos = ws->cos + (size_t)l->rope * e->max_rows * ws->rope_stride;
+        sin = ws->sin + (size_t)l->rope * e->max_rows * ws->rope_stride;
+    }
+    if (l->q_norm.kind != NORM_NONE && !l->qk_norm_whole)
+        be->normalise_heads(w, ws->q, ws->q_stride, n, l->n_heads, l->head_dim, &l->q_norm,
+                            l->qk_norm_per_head);
+    if (l->rope >= 0) {
+        const rope_plan *r = &e->model->ropes[l->rope];
+        be->rope(w, ws->q, ws->q_stride, n, l->n_heads, l->head_dim, cos, sin, r->n_pairs, r->gap,
+                 r->pairing);
+    }
+    const row_span *spans = spans_of(w, e, l->kv_source);
+    if (own_kv) store_kv(w, e, l, spans, cos, sin);
+    BARRIER();
+
+    attention_args a = {.out = ws->att.x, .out_stride = ws->att.stride,
+                        .q = ws->q, .q_stride = ws->q_stride,
+                        .spans = spans, .n_spans = e->step.n_spans, .n_heads = l->n_heads,
+                        .scale = l->attn_scale, .softcap = l->attn_softcap, .window = l->window,
+                        .sinks = l->sinks,
+                        .capture = e->capture.layer == layer ? e->capture.attention : NULL};
+    be->attention(w, &a);
+    BARRIER();
+
+    act att = rows_of(&ws->att, n, l->n_heads * l->head_dim_v);
+    be->prepare(w, &att);
+    BARRIER();
+    be->matmul(w, ws->branch, ws->x_stride, &l->o, &att, e->exact);
+    BARRIER();
+}
+
+/* From the normed input ws->h to `out` [n_rows, d_model]. */
+static void ffn_branch(const worker *w, infer_engine *e, const layer_plan *l, float *out)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    int n = e->step.n_rows;
+    act h = rows_of(&ws->h, n, e->model->d_model), f = rows_of(&ws->ffn, n, l->d_ff);
+    if (l->ffn == FFN_GATED) {
+        be->matmul(w, ws->ffn.x, ws->ffn_stride, &l->gate, &h, e->exact);
+        be->matmul(w, ws->up, ws->ffn_stride, &l->up, &h, e->exact);
+    } else {
+        be->matmul(w, ws->ffn.x, ws->ffn_stride, &l->up, &h, e->exact);
+    }
+    BARRIER();
+    be->glu(w, ws->ffn.x, ws->ffn.x, l->ffn == FFN_GATED ? ws->up : NULL, ws->ffn_stride, n, l->d_ff,
+            l->act);
+    be->prepare(w, &f);
+    BARRIER();
+    be->matmul(w, out, ws->x_stride, &l->down, &f, e->exact);
+    BARRIER();
+}
+
+/* branch → its norm → added to the residual stream; by rows. */
+static void add_branch(const worker *w, infer_engine *e, float *branch, const norm *post, float scale)
+{
+    int n = e->step.n_rows, d_model = e->model->d_model;
+    if (post->kind != NORM_NONE)
+        e->be->normalise(w, branch, branch, e->ws.x_stride, n, d_model, post);
+    e->be->add_scaled(w, e->ws.x, branch, e->ws.x_stride, n, d_model, scale);
+}
+
+/* ws->h = norm(ws->x), ready for matmul; by rows, then a barrier. */
+static void norm_input(const worker *w, infer_engine *e, const norm *pre)
+{
+    act h = rows_of(&e->ws.h, e->step.n_rows, e->model->d_model);
+    e->be->normalise(w, h.x, e->ws.x, e->ws.x_stride, h.n_rows, h.n_cols, pre);
+    e->be->prepare(w, &h);
+    e->be->barrier(w);
+}
+
+static void layer_forward(const worker *w, infer_engine *e, int layer)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    const layer_plan *l = &e->model->layers[layer];
+
+    norm_input(w, e, &l->attn_norm);
+    attention_branch(w, e, layer);
+    if (!l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
+
+    if (l->ffn != FFN_NONE) {
+        float *out = l->parallel ? ws->branch2 : ws->branch;
+        norm_input(w, e, &l->ffn_norm);
+        ffn_branch(w, e, l, out);
+        if (l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
+        add_branch(w, e, out, &l->post_ffn_norm, l->residual_scale);
+    }
+    if (l->layer_scale != 1.0f)
+        be->scale(w, ws->x, ws->x_stride, e->step.n_rows, e->model->d_model, l->layer_scale);
+}
+
+static void embed_rows(const worker *w, infer_engine *e)
+{
+    const infer_model *m = e->model;
+    step *s = &e->step;
+    workspace *ws = &e->ws;
+    rope_fill(w, e);
+    e->be->embed(w, ws->x, ws->x_stride, &m->embed, s->ids, s->n_rows, m->embed_scale);
+    if (tensor_present(&m->pos_embed))
+        e->be->add_rows(w, ws->x, ws->x_stride, &m->pos_embed, s->pos, s->n_rows);
+    if (m->embed_norm.kind != NORM_NONE)
+        e->be->normalise(w, ws->x, ws->x, ws->x_stride, s->n_rows, m->d_model, &m->embed_norm);
+}
+
+/* Final norm and head for the rows that want them. */
+static void logits(const worker *w, infer_engine *e)
+{
+    const backend *be = e->be;
+    const infer_model *m = e->model;
+    workspace *ws = &e->ws;
+    const step *s = &e->step;
+    int begin, end;
+    BARRIER(); // rows of x are read below by whoever owns the output row
+    thread_share(s->n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++)
+        if (s->hidden_at[r] >= 0)
+            memcpy(ws->hidden + (size_t)r * ws->x_stride, ws->x + (size_t)r * ws->x_stride,
+                   (size_t)m->d_model * sizeof(float));
+    if (!s->n_logits) return;
+
+    act out = rows_of(&ws->out, s->n_logits, m->d_model);
+    thread_share(s->n_logits, 1, w->thread, w->n_threads, &begin, &end);
+    for (int i = begin; i < end; i++)
+        memcpy(out.x + (size_t)i * out.stride, ws->x + (size_t)s->want_row[i] * ws->x_stride,
+               (size_t)m->d_model * sizeof(float));
+    be->normalise(w, out.x, out.x, out.stride, out.n_rows, m->d_model, &m->final_norm);
+    be->prepare(w, &out);
+    BARRIER();
+    be->matmul(w, ws->logits, ws->logits_stride, &m->head, &out, e->exact);
+    if (m->logit_scale != 1.0f) {
+        BARRIER();
+        be->scale(w, ws->logits, ws->logits_stride, out.n_rows, m->n_vocab, m->logit_scale);
+    }
+    if (m->final_softcap != 0.0f) {
+        BARRIER();
+        be->softcap(w, ws->logits, ws->logits_stride, out.n_rows, m->n_vocab, m->final_softcap);
+    }
+}
+
+static void forward(const worker *w, void *arg)
+{
+    infer_engine *e = arg;
+    embed_rows(w, e);
+    for (int l = 0; l < e->model->n_layers; l++) {
+        // Each layer has a flag of its own: no thread can see a later layer's before it passed here.
+        if (w->thread == 0) atomic_store(&e->step.stop[l], atomic_load(&e->cancel));
+        if (l && atomic_load(&e->step.stop[l - 1])) return;
+        capture_hidden(w, e, l);
+        layer_forward(w, e, l);
+    }
+    capture_hidden(w, e, e->model->n_layers);
+    logits(w, e);
+}
+
+bool forward_run(infer_engine *e)
+{
+    for (int l = 0; l < e->model->n_layers; l++) atomic_store(&e->step.stop[l], 0);
+    e->be->run(e->dev, forward, e);
+    for (int l = 0; l < e->model->n_layers; l++)
+        if (atomic_load(&e->step.stop[l])) return false;
+    return true;
+}

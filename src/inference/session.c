@@ -1,0 +1,320 @@
+/*
+ * session.c: the simple face: an engine with one sequence, a sampler, the tokenizer's stream and stop
+ * strings. Everything is allocated before the first token.
+ *
+ * Text held back: the stream holds incomplete UTF-8, and `pending` the tail that may still become a
+ * stop string. What infer_session_next returns can therefore never have to be taken back.
+ */
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "inference/engine.h"
+
+#define MAX_STOP_BYTES 4096
+#define MAX_STOPS 64
+
+struct infer_session {
+    const infer_model *model;
+    infer_engine *engine;
+    infer_sequence *seq;
+    infer_sampler *sampler;
+    tok_stream *stream;
+    infer_session_options o;
+    char *stops[MAX_STOPS];
+    int n_stops;
+    size_t longest_stop;
+    infer_row *rows;          // [max_rows]
+    char *pending;            // text not yet given out, pending_cap bytes
+    char *piece;              // what the caller holds
+    size_t n_pending, pending_cap;
+    bool have_logits, flushed;
+    int last_row;             // of the last step: the row whose logits come next
+    int n_generated;          // since the prompt
+    atomic_int cancel;
+    infer_stats stats;
+    double started;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static infer_status copy_stops(infer_session *s, const char *const *stop, infer_error *err)
+{
+    for (; stop && *stop; stop++) {
+        size_t n = strlen(*stop);
+        if (!n) continue;
+        if (n > MAX_STOP_BYTES || s->n_stops == MAX_STOPS)
+            return error_set(err, INFER_LIMIT, "stop: expected at most %d strings of %d bytes",
+                             MAX_STOPS, MAX_STOP_BYTES);
+        s->stops[s->n_stops] = mem_strdup(*stop);
+        if (!s->stops[s->n_stops++]) return error_set(err, INFER_NOMEM, "session: out of memory");
+        if (n > s->longest_stop) s->longest_stop = n;
+    }
+    return INFER_OK;
+}
+
+static size_t longest_token(const tokenizer *t)
+{
+    size_t longest = 16;
+    for (int32_t id = 0, n_vocab = tok_n_vocab(t); id < n_vocab; id++) {
+        size_t n;
+        if (tok_token(t, id, &n) && n > longest) longest = n;
+    }
+    return longest;
+}
+
+infer_status infer_session_new(infer_session **out, const infer_model *model,
+                               const infer_session_options *options, infer_error *err)
+{
+    *out = NULL;
+    infer_session *s = mem_zero(1, sizeof *s);
+    if (!s) return error_set(err, INFER_NOMEM, "session: out of memory");
+    if (options) s->o = *options;
+    s->model = model;
+    infer_engine_options e = {.n_threads = s->o.n_threads, .n_ctx = s->o.n_ctx, .max_sequences = 1,
+                              .backend = s->o.backend, .cpu_level = s->o.cpu_level,
+                              .kv_type = s->o.kv_type, .exact = s->o.exact, .log = s->o.log};
+    infer_status st = copy_stops(s, s->o.stop, err);
+    if (!st && s->o.max_tokens < 0)
+        st = error_set(err, INFER_ARGUMENT, "max_tokens: expected 0 or more, found %d",
+                       s->o.max_tokens);
+    if (!st) st = infer_engine_new(&s->engine, model, &e, err);
+    if (!st && !(s->seq = infer_sequence_new(s->engine, err))) st = INFER_NOMEM;
+    if (!st && !(s->sampler = infer_sampler_new(&s->o.sampling, model->n_vocab, s->engine->n_ctx, err)))
+        st = INFER_ARGUMENT;
+    if (!st && model->tok) {
+        st = tok_stream_new(&s->stream, model->tok, true, err);
+        // A token's text can triple where bytes become U+FFFD.
+        s->pending_cap = s->longest_stop + 8 * longest_token(model->tok) + 64;
+    }
+    if (!st) {
+        s->rows = mem_zero((size_t)s->engine->max_rows, sizeof *s->rows);
+        s->pending = mem_zero(s->pending_cap + 1, 1);
+        s->piece = mem_zero(s->pending_cap + 1, 1);
+        if (!s->rows || !s->pending || !s->piece)
+            st = error_set(err, INFER_NOMEM, "session: out of memory");
+    }
+    if (st) {
+        infer_session_free(s);
+        return st;
+    }
+    s->stats.mapped_bytes = model->file_bytes;
+    s->stats.kv_bytes = s->engine->kv.bytes;
+    s->stats.work_bytes = s->engine->ws.bytes;
+    s->stats.seed = infer_sampler_seed(s->sampler);
+    s->stats.bytes_per_token = model_token_bytes(model);
+    *out = s;
+    return error_clear(err);
+}
+
+void infer_session_free(infer_session *s)
+{
+    if (!s) return;
+    infer_sampler_free(s->sampler);
+    tok_stream_free(s->stream);
+    infer_sequence_free(s->seq);
+    infer_engine_free(s->engine);
+    for (int i = 0; i < s->n_stops; i++) mem_free(s->stops[i]);
+    mem_free(s->rows);
+    mem_free(s->pending);
+    mem_free(s->piece);
+    mem_free(s);
+}
+
+/* ---- prompt ---- */
+
+infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size_t n,
+                                      infer_error *err)
+{
+    int length = s->seq->kv.length, n_ctx = s->engine->n_ctx;
+    if (!n) return error_set(err, INFER_ARGUMENT, "prompt: it has no tokens");
+    if (n > (size_t)(n_ctx - length))
+        return error_set(err, INFER_LIMIT, "prompt: %zu tokens after %d do not fit a context of %d",
+                         n, length, n_ctx);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= s->model->n_vocab)
+            return error_set(err, INFER_ARGUMENT, "prompt: token %d, expected 0 to %d", ids[i],
+                             s->model->n_vocab - 1);
+    s->started = now();
+    s->seq->rope_len = length + (int)n;
+    for (size_t done = 0; done < n;) {
+        int rows = n - done < (size_t)s->engine->max_rows ? (int)(n - done) : s->engine->max_rows;
+        for (int r = 0; r < rows; r++) {
+            bool last = done + (size_t)r + 1 == n;
+            s->rows[r] = (infer_row){.seq = s->seq, .token = ids[done + (size_t)r],
+                                     .want = last ? INFER_WANT_LOGITS : INFER_WANT_NOTHING};
+        }
+        infer_status st = infer_step(s->engine, s->rows, rows, err);
+        if (st) { // as before the call, where the cache still can
+            infer_sequence_truncate(s->seq, length, NULL);
+            return st;
+        }
+        done += (size_t)rows;
+        s->last_row = rows - 1;
+        if (s->o.progress) s->o.progress((int)done, (int)n, s->o.progress_user);
+    }
+    for (size_t i = 0; i < n; i++) infer_sampler_accept(s->sampler, ids[i]);
+    s->seq->rope_len = 0;
+    s->have_logits = true;
+    s->flushed = false;
+    s->n_generated = 0;
+    s->n_pending = 0;
+    if (s->stream) tok_stream_reset(s->stream);
+    s->stats.finish = INFER_FINISH_NONE;
+    s->stats.n_prompt += (int)n;
+    s->stats.prompt_s += now() - s->started;
+    return error_clear(err);
+}
+
+infer_status infer_session_prompt(infer_session *s, const char *text, infer_error *err)
+{
+    if (!s->model->tok)
+        return error_set(err, INFER_UNSUPPORTED, "%s: the file has no vocabulary: give token ids",
+                         s->model->path);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    tok_options o = {.no_special = s->seq->kv.length > 0};
+    infer_status st = tok_encode(s->model->tok, &ids, &n, text, strlen(text), &o, err);
+    // An empty prompt begins a text: the model's BOS alone, where it has one.
+    if (!st) st = infer_session_prompt_ids(s, ids, n, err);
+    mem_free(ids);
+    return st;
+}
+
+/* ---- generation ---- */
+
+static bool ends(const infer_session *s, int32_t id)
+{
+    if (s->o.ignore_eos) return false;
+    for (int i = 0; i < s->model->n_eos_ids; i++)
+        if (s->model->eos_ids[i] == id) return true;
+    return s->model->tok && tok_is_end(s->model->tok, id);
+}
+
+static int32_t finish(infer_session *s, infer_finish why, infer_error *err)
+{
+    s->stats.finish = why;
+    error_clear(err);
+    return -1;
+}
+
+int32_t infer_session_next_id(infer_session *s, infer_error *err)
+{
+    if (s->stats.finish != INFER_FINISH_NONE) return finish(s, s->stats.finish, err);
+    if (!s->have_logits) {
+        error_set(err, INFER_ARGUMENT, "session: no prompt was given");
+        return -1;
+    }
+    if (atomic_exchange(&s->cancel, 0)) return finish(s, INFER_FINISH_CANCELLED, err);
+    if (s->o.max_tokens && s->n_generated >= s->o.max_tokens)
+        return finish(s, INFER_FINISH_LENGTH, err);
+    double from = now();
+    if (s->last_row < 0) { // the last id is not yet in the sequence
+        infer_status st = infer_step(s->engine, s->rows, 1, err);
+        if (st == INFER_CANCELLED) return finish(s, INFER_FINISH_CANCELLED, err);
+        if (st) return -1;
+        s->last_row = 0;
+    }
+    int32_t id = infer_sample(s->sampler, infer_logits(s->engine, s->last_row));
+    if (id < 0) {
+        error_set(err, INFER_INTERNAL, "%s: every logit is not a number", s->model->path);
+        return -1;
+    }
+    double to = now();
+    if (!s->n_generated) s->stats.first_token_s = to - s->started;
+    s->stats.generate_s += to - from;
+    if (ends(s, id)) return finish(s, INFER_FINISH_STOP, err);
+    s->n_generated++;
+    s->stats.n_generated++;
+    infer_sampler_accept(s->sampler, id);
+    s->rows[0] = (infer_row){.seq = s->seq, .token = id, .want = INFER_WANT_LOGITS};
+    s->last_row = -1;
+    // Counted by positions: the id just made takes one, whether or not it will be fed.
+    if (s->seq->kv.length + 1 >= s->engine->n_ctx) s->stats.finish = INFER_FINISH_LENGTH;
+    error_clear(err);
+    return id;
+}
+
+/* First stop string in pending, its place; n_pending: none. */
+static size_t find_stop(const infer_session *s)
+{
+    size_t at = s->n_pending;
+    for (int i = 0; i < s->n_stops; i++) {
+        const char *p = memmem(s->pending, s->n_pending, s->stops[i], strlen(s->stops[i]));
+        if (p && (size_t)(p - s->pending) < at) at = (size_t)(p - s->pending);
+    }
+    return at;
+}
+
+/* Bytes at the end of pending that may be the beginning of a stop string. */
+static size_t held_back(const infer_session *s)
+{
+    size_t most = 0;
+    for (int i = 0; i < s->n_stops; i++) {
+        size_t n = strlen(s->stops[i]) - 1;
+        if (n > s->n_pending) n = s->n_pending;
+        while (n && memcmp(s->pending + s->n_pending - n, s->stops[i], n)) n--;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+static const char *give(infer_session *s, size_t n)
+{
+    memcpy(s->piece, s->pending, n);
+    s->piece[n] = 0;
+    s->n_pending -= n;
+    memmove(s->pending, s->pending + n, s->n_pending);
+    return s->piece;
+}
+
+const char *infer_session_next(infer_session *s, infer_error *err)
+{
+    if (!s->stream) {
+        error_set(err, INFER_UNSUPPORTED, "%s: the file has no vocabulary: ask for ids",
+                  s->model->path);
+        return NULL;
+    }
+    while (!s->flushed) {
+        int32_t id = infer_session_next_id(s, err);
+        if (id < 0 && s->stats.finish == INFER_FINISH_NONE) return NULL;
+        size_t n;
+        const char *text = id < 0 ? tok_stream_flush(s->stream, &n) : tok_stream_push(s->stream, id, &n);
+        if (n > s->pending_cap - s->n_pending) {
+            error_set(err, INFER_INTERNAL, "session: a token's text of %zu bytes is too long", n);
+            return NULL;
+        }
+        memcpy(s->pending + s->n_pending, text, n);
+        s->n_pending += n;
+        size_t stop = find_stop(s);
+        if (stop < s->n_pending) {
+            s->n_pending = stop;
+            s->stats.finish = INFER_FINISH_STOP;
+            id = -1;
+        }
+        s->flushed = id < 0;
+        size_t ready = s->flushed ? s->n_pending : s->n_pending - held_back(s);
+        error_clear(err);
+        if (ready) return give(s, ready);
+    }
+    error_clear(err);
+    return NULL;
+}
+
+infer_finish infer_session_finish(const infer_session *s) { return s->stats.finish; }
+infer_engine *infer_session_engine(infer_session *s) { return s->engine; }
+infer_sequence *infer_session_sequence(infer_session *s) { return s->seq; }
+infer_stats infer_session_stats(const infer_session *s) { return s->stats; }
+
+void infer_session_cancel(infer_session *s)
+{
+    atomic_store(&s->cancel, 1);
+    infer_engine_cancel(s->engine);
+}
