@@ -27,6 +27,9 @@ struct infer_sampler {
     candidate *list;     // [n_vocab]
     int32_t *recent;     // [window] ring of accepted ids
     int n_recent, next;
+    int32_t *count;      // [n_vocab] occurrences in recent
+    uint32_t *stamp;     // [n_vocab] the last call that saw the id
+    uint32_t epoch;
     uint64_t seed, state[4];
 };
 
@@ -111,7 +114,11 @@ infer_sampler *infer_sampler_new(const infer_sampling *sampling, int n_vocab, in
         s->list = mem_alloc((size_t)n_vocab, sizeof *s->list);
         s->recent = mem_alloc((size_t)s->window, sizeof *s->recent);
     }
-    if (!s || !s->logits || !s->list || !s->recent) {
+    if (s) {
+        s->count = mem_zero((size_t)n_vocab, sizeof *s->count);
+        s->stamp = mem_zero((size_t)n_vocab, sizeof *s->stamp);
+    }
+    if (!s || !s->logits || !s->list || !s->recent || !s->count || !s->stamp) {
         infer_sampler_free(s);
         error_set(err, INFER_NOMEM, "sampler: out of memory");
         return NULL;
@@ -129,6 +136,8 @@ void infer_sampler_free(infer_sampler *s)
     mem_free(s->logits);
     mem_free(s->list);
     mem_free(s->recent);
+    mem_free(s->count);
+    mem_free(s->stamp);
     mem_free(s);
 }
 
@@ -136,6 +145,9 @@ uint64_t infer_sampler_seed(const infer_sampler *s) { return s->seed; }
 
 void infer_sampler_accept(infer_sampler *s, int32_t id)
 {
+    if (id < 0 || id >= s->n_vocab) return;
+    if (s->n_recent == s->window) s->count[s->recent[s->next]]--;
+    s->count[id]++;
     s->recent[s->next] = id;
     s->next = (s->next + 1) % s->window;
     if (s->n_recent < s->window) s->n_recent++;
@@ -149,27 +161,37 @@ static bool penalises(const infer_sampling *h)
            h->presence_penalty != 0;
 }
 
+/* A negative logit is multiplied: dividing it would reward the repeat. */
+static float penalised(const infer_sampling *h, float logit, int count)
+{
+    if (h->repeat_penalty != 0)
+        logit = logit > 0 ? logit / h->repeat_penalty : logit * h->repeat_penalty;
+    return logit - h->frequency_penalty * (float)count - h->presence_penalty;
+}
+
 void infer_penalise(const infer_sampling *h, float *logits, int n_vocab, const int32_t *seen,
                     int n_seen)
 {
     if (!penalises(h)) return;
     for (int i = 0; i < n_seen; i++) {
-        int32_t id = seen[i];
-        if (id < 0 || id >= n_vocab) continue;
-        logits[id] -= h->frequency_penalty; // once an occurrence
-        bool first = true;                  // the rest once an id
-        for (int k = 0; k < i && first; k++) first = seen[k] != id;
+        int count = 0;
+        bool first = seen[i] >= 0 && seen[i] < n_vocab;
+        for (int k = 0; k < i && first; k++) first = seen[k] != seen[i];
         if (!first) continue;
-        logits[id] -= h->presence_penalty;
+        for (int k = i; k < n_seen; k++) count += seen[k] == seen[i];
+        logits[seen[i]] = penalised(h, logits[seen[i]], count);
     }
-    if (h->repeat_penalty == 0 || h->repeat_penalty == 1) return;
-    for (int i = 0; i < n_seen; i++) {
-        int32_t id = seen[i];
-        bool first = id >= 0 && id < n_vocab;
-        for (int k = 0; k < i && first; k++) first = seen[k] != id;
-        if (!first) continue;
-        // A negative logit is multiplied: dividing it would reward the repeat.
-        logits[id] = logits[id] > 0 ? logits[id] / h->repeat_penalty : logits[id] * h->repeat_penalty;
+}
+
+/* The same on the sampler's own counts, in time linear in the window. */
+static void penalise_recent(infer_sampler *s)
+{
+    s->epoch++;
+    for (int i = 0; i < s->n_recent; i++) {
+        int32_t id = s->recent[i];
+        if (s->stamp[id] == s->epoch) continue;
+        s->stamp[id] = s->epoch;
+        s->logits[id] = penalised(&s->how, s->logits[id], s->count[id]);
     }
 }
 
@@ -244,7 +266,7 @@ int32_t infer_sample(infer_sampler *s, const float *logits)
     const infer_sampling *h = &s->how;
     if (penalises(h)) {
         memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);
-        infer_penalise(h, s->logits, s->n_vocab, s->recent, s->n_recent);
+        penalise_recent(s);
         logits = s->logits;
     }
     int32_t top = greedy(logits, s->n_vocab);

@@ -45,6 +45,19 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Weight bytes that one generated token reads: the matrices of the plan, once each. */
+static uint64_t token_bytes(const infer_model *m)
+{
+    uint64_t n = tensor_bytes(&m->head.w);
+    for (int i = 0; i < m->n_layers; i++) {
+        const layer_plan *l = &m->layers[i];
+        const linear *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (int k = 0; k < COUNT_OF(all); k++)
+            if (tensor_present(&all[k]->w)) n += tensor_bytes(&all[k]->w);
+    }
+    return n;
+}
+
 static infer_status copy_stops(infer_session *s, const char *const *stop, infer_error *err)
 {
     for (; stop && *stop; stop++) {
@@ -109,7 +122,7 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
     s->stats.kv_bytes = s->engine->kv.bytes;
     s->stats.work_bytes = s->engine->ws.bytes;
     s->stats.seed = infer_sampler_seed(s->sampler);
-    s->stats.bytes_per_token = model_token_bytes(model);
+    s->stats.bytes_per_token = token_bytes(model);
     *out = s;
     return error_clear(err);
 }
@@ -135,14 +148,22 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
 {
     int length = s->seq->kv.length, n_ctx = s->engine->n_ctx;
     if (!n) return error_set(err, INFER_ARGUMENT, "prompt: it has no tokens");
-    if (n > (size_t)(n_ctx - length))
+    // The last generated id is part of the text, but was not fed yet.
+    bool owed = s->have_logits && s->last_row < 0;
+    if (n > (size_t)(n_ctx - length - owed))
         return error_set(err, INFER_LIMIT, "prompt: %zu tokens after %d do not fit a context of %d",
-                         n, length, n_ctx);
+                         n, length + owed, n_ctx);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->model->n_vocab)
             return error_set(err, INFER_ARGUMENT, "prompt: token %d, expected 0 to %d", ids[i],
                              s->model->n_vocab - 1);
     s->started = now();
+    if (owed) {
+        infer_status st = infer_step(s->engine, s->rows, 1, err);
+        if (st) return st;
+        s->last_row = 0;
+        length++;
+    }
     s->seq->rope_len = length + (int)n;
     for (size_t done = 0; done < n;) {
         int rows = n - done < (size_t)s->engine->max_rows ? (int)(n - done) : s->engine->max_rows;

@@ -97,8 +97,4 @@ struct infer_model {
 /* True where a file of the model shrank under its map. */
 bool model_broken(const infer_model *m);
 
-/* Weight bytes that one generated token reads: all matrices of the plan once, the embedding only where
- * it is the head. */
-uint64_t model_token_bytes(const infer_model *m);
-
 #endif
