@@ -34,10 +34,11 @@ static bool may_allocate(void)
     return ordinal != atomic_load_explicit(&fail_at, memory_order_relaxed);
 }
 
-/* The bytes to ask for: never 0, so that NULL always means failure. */
+/* The bytes to ask for: never 0, so that NULL always means failure; and no more than any object may
+ * have, which allocators under test abort on. */
 static bool total(size_t n, size_t size, size_t *bytes)
 {
-    if (!mem_mul(n, size, bytes)) return false;
+    if (!mem_mul(n, size, bytes) || *bytes > PTRDIFF_MAX) return false;
     if (*bytes == 0) *bytes = 1;
     return true;
 }
