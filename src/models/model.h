@@ -35,6 +35,57 @@ typedef struct rope_plan {
 
 typedef enum ffn_kind { FFN_GATED, FFN_PLAIN, FFN_NONE } ffn_kind;
 
+/* Mixture of experts (Shazeer et al. 2017). Scores are made of the router's logits, n_used experts are
+ * chosen by score (plus select_bias, which weighs in the choice alone), and their outputs are summed
+ * with weights made of the scores. */
+typedef enum moe_score {
+    MOE_SOFTMAX,      // over all experts, before the choice
+    MOE_SIGMOID,      // each expert alone
+    MOE_SOFTMAX_USED, // of the logits of the chosen ones, after the choice
+} moe_score;
+typedef struct moe_plan {
+    int n_experts, n_used, d_ff;
+    linear router;              // [n_experts, d_model]
+    norm router_norm;           // of the router's own input (Gemma 4), else NORM_NONE
+    bool router_raw;            // the router reads the residual stream, not the normed input
+    const float *select_bias;   // [n_experts] or NULL
+    moe_score score;
+    bool renormalise;           // weights of the chosen sum to 1
+    float weight_scale;         // of the weights; 1
+    const float *expert_scale;  // [n_experts] of the weights, or NULL
+    int n_groups, n_groups_used; // choice limited to the best groups; 0: no groups
+    bool group_top2;            // a group's score is the sum of its two best, else its best
+    const linear *gate, *up, *down; // [n_experts] each
+    linear shared_gate, shared_up, shared_down; // the shared expert, absent: none
+    int shared_d_ff;
+    linear shared_router;       // [1, d_model]: sigmoid weight of the shared expert; absent: 1
+    bool with_dense;            // the layer's dense FFN runs beside the experts (Gemma 4), and:
+    norm dense_norm, expert_in_norm, expert_norm; // dense output, experts' input and output
+} moe_plan;
+
+/* Multi-head latent attention (DeepSeek-V2). The cache keeps one latent vector and one rotated key a
+ * position: K = [latent, rotated key] of one KV head, V = the latent. Queries are taken into latent
+ * space by k_up, the result out of it by v_up. layer_plan.head_dim is n_latent + n_rope, head_dim_v
+ * n_latent, n_kv_heads 1, and rope rotates the last n_rope dimensions. */
+typedef struct mla_plan {
+    int n_latent, n_rope, n_nope, n_value;
+    linear q_a;             // [q_rank, d_model]; absent: layer's q reads the input itself
+    norm q_a_norm;
+    linear kv_a;            // [n_latent + n_rope, d_model]
+    norm kv_norm;           // over n_latent
+    const linear *k_up;     // [n_heads] each [n_latent, n_nope]
+    const linear *v_up;     // [n_heads] each [n_value, n_latent]
+} mla_plan;
+
+/* Per-layer embeddings (Gemma 3n and 4): a vector of `width` a token and layer, gated by the residual
+ * stream and added to it after the FFN. */
+typedef struct ple_plan {
+    linear gate;            // [width, d_model]
+    linear project;         // [d_model, width]
+    norm post_norm;
+    activation act;
+} ple_plan;
+
 typedef struct layer_plan {
     /* attention */
     norm attn_norm;          // before; NORM_NONE where the family norms only after
@@ -48,6 +99,9 @@ typedef struct layer_plan {
     int window;              // 0: sees everything
     float attn_scale, attn_softcap;
     const float *sinks;      // [n_heads] or NULL
+    bool qk_norm_after_rope; // (Hunyuan)
+    float clip_qkv;          // q, k and v are cut to [-clip, clip]; 0: not
+    const mla_plan *mla;     // or NULL: q, k, v as above
     int kv_source;           // the layer whose K and V are used: this one's own index, or an earlier
 
     /* FFN */
@@ -56,6 +110,10 @@ typedef struct layer_plan {
     activation act;
     linear gate, up, down;   // FFN_PLAIN: up, down
     int d_ff;
+    float glu_limit, glu_alpha; // gpt-oss: gate and up clamped, act(alpha * gate) * (up + 1); 0: not
+    float sparsity;          // Gemma 3n: gate below this many standard deviations is 0; 0: not
+    const moe_plan *moe;     // or NULL
+    const ple_plan *ple;     // or NULL
 
     bool parallel;           // attention and FFN read the same input and are added together
     float residual_scale;    // of both branches; 1
@@ -84,6 +142,12 @@ struct infer_model {
     tensor embed;            // [n_vocab, d_model]
     float embed_scale;
     norm embed_norm;         // NORM_NONE mostly
+    /* Per-layer embeddings; ple_width 0: none. in[l] = (norm(project(x)) * + table[id][l]) */
+    int ple_width;
+    tensor ple_table;        // [n_vocab, n_layers * ple_width]
+    linear ple_project;      // [n_layers * ple_width, d_model]
+    norm ple_norm;           // over ple_width
+    float ple_table_scale, ple_project_scale, ple_sum_scale;
     tensor pos_embed;        // learned positions [n_ctx_train, d_model], or absent
     norm final_norm;
     linear head;             // lm_head, or the embedding where tied
