@@ -1,0 +1,221 @@
+/*
+ * float_kernels.h: norms, rotary positions, activations and the rounding of activations, written once
+ * over v16. A level's float_<level>.c includes its vec_<level>.h, then this file, and installs what it
+ * finds with float_kernels_install. Everything is static: each level has its own copy.
+ */
+#ifndef COMPUTE_CPU_FLOAT_KERNELS_H
+#define COMPUTE_CPU_FLOAT_KERNELS_H
+
+#include <math.h>
+
+#include "compute/cpu/kernels.h"
+#include "compute/cpu/vec_math.h"
+
+/* ---- norms ---- */
+
+static void rms_norm(float *y, const float *x, const float *w, float offset, float eps, int n)
+{
+    d16 squares = d16_zero();
+    int i = 0;
+    for (; i + 16 <= n; i += 16) squares = d16_add_square(squares, v16_load(x + i));
+    if (i < n) squares = d16_add_square(squares, v16_load_n(x + i, n - i));
+    v16 scale = v16_set1((float)(1.0 / sqrt(d16_sum(squares) / n + (double)eps)));
+    v16 off = v16_set1(offset);
+    for (i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16 v = v16_mul(v16_load_n(x + i, m), scale);
+        if (w) v = v16_mul(v, v16_add(off, v16_load_n(w + i, m)));
+        v16_store_n(y + i, v, m);
+    }
+}
+
+static void layer_norm(float *y, const float *x, const float *w, const float *b, float offset,
+                       float eps, int n)
+{
+    d16 sum = d16_zero(), squares = d16_zero();
+    for (int i = 0; i < n; i += 16) sum = d16_add(sum, v16_load_n(x + i, n - i < 16 ? n - i : 16));
+    // The deviations are taken from the mean rounded to float32: what this changes in the variance is
+    // the square of that rounding.
+    v16 mean = v16_set1((float)(d16_sum(sum) / n)), zero = v16_set1(0);
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16 v = v16_sub(v16_load_n(x + i, m), mean);
+        squares = d16_add_square(squares, v16_select(m16_range(0, m), v, zero));
+    }
+    v16 scale = v16_set1((float)(1.0 / sqrt(d16_sum(squares) / n + (double)eps)));
+    v16 off = v16_set1(offset);
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16 v = v16_mul(v16_sub(v16_load_n(x + i, m), mean), scale);
+        if (w) v = v16_mul(v, v16_add(off, v16_load_n(w + i, m)));
+        if (b) v = v16_add(v, v16_load_n(b + i, m));
+        v16_store_n(y + i, v, m);
+    }
+}
+
+/* ---- rotary positions ---- */
+
+/* (a, b) to (a cos - b sin, a sin + b cos), each product and sum rounded. */
+FORCE_INLINE void rotate(v16 *a, v16 *b, v16 c, v16 s)
+{
+    v16 x = v16_sub(v16_mul(*a, c), v16_mul(*b, s));
+    *b = v16_add(v16_mul(*a, s), v16_mul(*b, c));
+    *a = x;
+}
+
+static void rope(float *x, const float *cos, const float *sin, int n_pairs, int gap,
+                 rope_pairing pairing)
+{
+    int i = 0;
+    if (pairing == ROPE_HALVES) {
+        float *second = x + n_pairs + gap;
+        for (; i < n_pairs; i += 16) {
+            int m = n_pairs - i < 16 ? n_pairs - i : 16;
+            v16 a = v16_load_n(x + i, m), b = v16_load_n(second + i, m);
+            rotate(&a, &b, v16_load_n(cos + i, m), v16_load_n(sin + i, m));
+            v16_store_n(x + i, a, m);
+            v16_store_n(second + i, b, m);
+        }
+        return;
+    }
+    for (; i + 16 <= n_pairs; i += 16) {
+        v16 a, b;
+        v16_load_pairs(&a, &b, x + 2 * i);
+        rotate(&a, &b, v16_load(cos + i), v16_load(sin + i));
+        v16_store_pairs(x + 2 * i, a, b);
+    }
+    for (; i < n_pairs; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * cos[i] - b * sin[i];
+        x[2 * i + 1] = a * sin[i] + b * cos[i];
+    }
+}
+
+/* ---- activations ---- */
+
+FORCE_INLINE v16 activate(v16 x, activation f)
+{
+    switch (f) {
+    case ACT_SILU:
+        return v16_mul_sigmoid(x, x);
+    case ACT_GELU_TANH: { // x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3)
+        v16 cube = v16_mul(v16_mul(x, x), x);
+        v16 u = v16_fma(cube, v16_set1(0.044715f), x);
+        return v16_mul_sigmoid(x, v16_mul(u, v16_set1(1.5957691216057308f)));
+    }
+    case ACT_GELU_ERF:
+        return v16_gelu_erf(x);
+    case ACT_RELU:
+        return v16_max(v16_set1(0), x);
+    case ACT_RELU2: {
+        v16 r = v16_max(v16_set1(0), x);
+        return v16_mul(r, r);
+    }
+    case ACT_GELU_QUICK:
+        return v16_mul_sigmoid(x, v16_mul(x, v16_set1(1.702f)));
+    default:
+        return x;
+    }
+}
+
+FORCE_INLINE void glu_as(float *y, const float *gate, const float *up, activation f, int n)
+{
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16 v = activate(v16_load_n(gate + i, m), f);
+        if (up) v = v16_mul(v, v16_load_n(up + i, m));
+        v16_store_n(y + i, v, m);
+    }
+}
+
+static void glu(float *y, const float *gate, const float *up, activation f, int n)
+{
+    switch (f) { // a loop for each, without a choice inside
+    case ACT_SILU: glu_as(y, gate, up, ACT_SILU, n); break;
+    case ACT_GELU_TANH: glu_as(y, gate, up, ACT_GELU_TANH, n); break;
+    case ACT_GELU_ERF: glu_as(y, gate, up, ACT_GELU_ERF, n); break;
+    case ACT_RELU: glu_as(y, gate, up, ACT_RELU, n); break;
+    case ACT_RELU2: glu_as(y, gate, up, ACT_RELU2, n); break;
+    case ACT_GELU_QUICK: glu_as(y, gate, up, ACT_GELU_QUICK, n); break;
+    default: glu_as(y, gate, up, ACT_NONE, n); break;
+    }
+}
+
+/* ---- by element ---- */
+
+static void add_scaled(float *y, const float *x, float scale, int n)
+{
+    v16 s = v16_set1(scale);
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16 v = v16_add(v16_load_n(y + i, m), v16_mul(v16_load_n(x + i, m), s));
+        v16_store_n(y + i, v, m);
+    }
+}
+
+static void scale_by(float *y, float scale, int n)
+{
+    v16 s = v16_set1(scale);
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16_store_n(y + i, v16_mul(v16_load_n(y + i, m), s), m);
+    }
+}
+
+static void softcap(float *y, float cap, int n)
+{
+    v16 c = v16_set1(cap);
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16_store_n(y + i, v16_softcap(v16_load_n(y + i, m), c), m);
+    }
+}
+
+static double exp_sum(float *y, const float *x, float shift, int n)
+{
+    v16 s = v16_set1(shift);
+    double sum = 0;
+    for (int i = 0; i < n; i += 16) {
+        int m = n - i < 16 ? n - i : 16;
+        v16_store_n(y + i, v16_exp(v16_sub(v16_load_n(x + i, m), s)), m);
+        for (int j = 0; j < m; j++) sum += (double)y[i + j];
+    }
+    return sum;
+}
+
+/* ---- rounding to int8 ---- */
+
+static void act_row_int8(int8_t *q, float *scale, int16_t *sum, const float *x, int n)
+{
+    for (int b = 0; b < n / 32; b++, x += 32, q += 32, sum += 2) {
+        v16 lo = v16_load(x), hi = v16_load(x + 16);
+        uint32_t bits = v16_max_bits(lo, hi);
+        float amax = f32_from_bits(bits), inv = 127.0f / amax;
+        bool finite = bits < 0x7f800000u;
+        if (!finite || !(inv < INFINITY)) { // nothing to see, or NaN in all sums: as quant_act_row
+            scale[b] = finite ? 0.0f : f32_from_bits(0x7fc00000u);
+            lo = hi = v16_set1(0);
+        } else {
+            scale[b] = amax / 127.0f;
+            lo = v16_mul(lo, v16_set1(inv));
+            hi = v16_mul(hi, v16_set1(inv));
+        }
+        sum[0] = (int16_t)v16_store_i8(q, lo);
+        sum[1] = (int16_t)v16_store_i8(q + 16, hi);
+    }
+}
+
+static inline void float_kernels_install(cpu_kernels *k)
+{
+    k->act_row = act_row_int8;
+    k->rms_norm = rms_norm;
+    k->layer_norm = layer_norm;
+    k->rope = rope;
+    k->glu = glu;
+    k->add_scaled = add_scaled;
+    k->scale = scale_by;
+    k->softcap = softcap;
+    k->exp_sum = exp_sum;
+}
+
+#endif

@@ -1,0 +1,14 @@
+/* levels.h: the tables' initialisers, for isa.c and the files that define them. */
+#ifndef COMPUTE_CPU_LEVELS_H
+#define COMPUTE_CPU_LEVELS_H
+
+#include "compute/cpu/kernels.h"
+
+void init_ref(cpu_kernels *k);
+void init_ref_float(cpu_kernels *k);
+void init_ref_attn(cpu_kernels *k);
+void init_ref_matmul(cpu_kernels *k);
+
+
+
+#endif
