@@ -11,15 +11,15 @@
 #define BLOCK_MAX 256 // elements of the largest block
 
 const quant_format *const quant_formats[DT_COUNT] = {
-    [DT_F32] = &quant_f32,   [DT_F16] = &quant_f16,   [DT_BF16] = &quant_bf16, [DT_Q8_0] = &quant_q8_0,
-    [DT_Q4_0] = &quant_q4_0, [DT_Q4_1] = &quant_q4_1, [DT_Q5_0] = &quant_q5_0, [DT_Q5_1] = &quant_q5_1,
-    [DT_Q4_K] = &quant_q4_k, [DT_Q6_K] = &quant_q6_k,
+#define X(NAME, row) [DT_##NAME] = &quant_##row,
+    QUANT_LIST(X)
+#undef X
 };
 
 int quant_find_ggml(uint32_t ggml_type)
 {
     for (int i = 0; i < DT_COUNT; i++)
-        if (quant_formats[i] && (uint32_t)quant_formats[i]->ggml_type == ggml_type) return i;
+        if ((uint32_t)quant_formats[i]->ggml_type == ggml_type) return i;
     return -1;
 }
 
@@ -35,7 +35,7 @@ static bool same_name(const char *a, const char *b)
 int quant_find_name(const char *name)
 {
     for (int i = 0; i < DT_COUNT; i++)
-        if (quant_formats[i] && same_name(quant_formats[i]->name, name)) return i;
+        if (same_name(quant_formats[i]->name, name)) return i;
     return -1;
 }
 

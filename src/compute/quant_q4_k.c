@@ -36,6 +36,22 @@ static inline void q4_k_unpack_block(int8_t *restrict q, float *restrict scale, 
 }
 QUANT_DECODERS(q4_k, 256, 32, true)
 
+static void q4_k_quantize(void *blocks, const float *x, const float *weight, size_t n)
+{
+    block_q4_k *b = blocks;
+    for (size_t i = 0; i < n; i += 256, b++) {
+        uint8_t q[256], sc[8], mn[8];
+        float d, dmin;
+        search_block_min(q, sc, mn, &d, &dmin, x + i, weight ? weight + i : NULL, 32, 15, 63);
+        store_f16(b->d, d);
+        store_f16(b->dmin, dmin);
+        k_scales_pack(b->scales, sc, mn);
+        for (int g = 0; g < 4; g++)
+            for (int l = 0; l < 32; l++)
+                b->qs[32 * g + l] = (uint8_t)(q[64 * g + l] | q[64 * g + 32 + l] << 4);
+    }
+}
+
 const quant_format quant_q4_k = {
     .name = "q4_k",
     .ggml_type = 12,
@@ -45,4 +61,5 @@ const quant_format quant_q4_k = {
     .has_min = true,
     .dequant = q4_k_dequant,
     .unpack = q4_k_unpack,
+    .quantize = q4_k_quantize,
 };

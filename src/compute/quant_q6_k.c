@@ -38,6 +38,27 @@ static inline void q6_k_unpack_block(int8_t *restrict q, float *restrict scale, 
 }
 QUANT_DECODERS(q6_k, 256, 16, false)
 
+static void q6_k_quantize(void *blocks, const float *x, const float *weight, size_t n)
+{
+    static const code_range range = {.lo = -32, .hi = 31, .step = 0.1f, .n_steps = 9};
+    block_q6_k *b = blocks;
+    for (size_t i = 0; i < n; i += 256, b++) {
+        int8_t q[256];
+        float d = search_block(q, b->scales, x + i, weight ? weight + i : NULL, 16, &range, -128, 127);
+        store_f16(b->d, d);
+        for (int half = 0; half < 2; half++) {
+            uint8_t *ql = b->ql + 64 * half, *qh = b->qh + 32 * half;
+            for (int l = 0; l < 32; l++) {
+                const int8_t *p = q + 128 * half + l;
+                int a = p[0] + 32, c = p[32] + 32, e = p[64] + 32, g = p[96] + 32;
+                ql[l] = (uint8_t)((a & 15) | (e & 15) << 4);
+                ql[l + 32] = (uint8_t)((c & 15) | (g & 15) << 4);
+                qh[l] = (uint8_t)(a >> 4 | (c >> 4) << 2 | (e >> 4) << 4 | (g >> 4) << 6);
+            }
+        }
+    }
+}
+
 const quant_format quant_q6_k = {
     .name = "q6_k",
     .ggml_type = 14,
@@ -46,4 +67,5 @@ const quant_format quant_q6_k = {
     .sub = 16,
     .dequant = q6_k_dequant,
     .unpack = q6_k_unpack,
+    .quantize = q6_k_quantize,
 };

@@ -202,6 +202,69 @@ float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int
     return best_d;
 }
 
+// ---- blocks of 256
+
+static float f16_round(float f) { return f16_to_f32(f16_from_f32(f)); }
+
+float search_block(int8_t *q, int8_t *scale, const float *x, const float *importance, int n,
+                   const code_range *range, int lo, int hi)
+{
+    float w[256], best[16];
+    int8_t code[SEARCH_MAX];
+    for (int s = 0; s < 256 / n; s++) {
+        search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n, false);
+        best[s] = search_scale(code, x + s * n, w + s * n, n, range);
+    }
+    float d = f16_round(largest(best, 256 / n) / (float)lo), inv = d != 0 ? 1 / d : 0;
+
+    // With d settled each sub-block looks at its integer scale's neighbours too: rounding the scale
+    // moved it off the best one, and another may suit the codes better.
+    for (int s = 0; s < 256 / n; s++) {
+        int mid = round_clamp(best[s] * inv, lo, hi);
+        float least = INFINITY;
+        scale[s] = (int8_t)mid;
+        for (int sc = mid - 1; sc <= mid + 1; sc++) {
+            if (sc < lo || sc > hi) continue;
+            float err = search_codes(code, d * (float)sc, x + s * n, w + s * n, n, range);
+            if (err < least) least = err, scale[s] = (int8_t)sc;
+        }
+        search_codes(q + s * n, d * (float)scale[s], x + s * n, w + s * n, n, range);
+    }
+    return d;
+}
+
+void search_block_min(uint8_t *q, uint8_t *scale, uint8_t *min, float *d, float *dmin,
+                      const float *x, const float *importance, int n, int q_max, int scale_max)
+{
+    float w[256], best_d[16], best_m[16], max_d = 0, max_m = 0;
+    uint8_t code[SEARCH_MAX];
+    for (int s = 0; s < 256 / n; s++) {
+        search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n, true);
+        best_d[s] = search_scale_min(code, &best_m[s], x + s * n, w + s * n, n, q_max, false);
+        max_d = best_d[s] > max_d ? best_d[s] : max_d;
+        max_m = best_m[s] > max_m ? best_m[s] : max_m;
+    }
+    *d = f16_round(max_d / (float)scale_max);
+    *dmin = f16_round(max_m / (float)scale_max);
+    float inv_d = *d != 0 ? 1 / *d : 0, inv_m = *dmin != 0 ? 1 / *dmin : 0;
+
+    for (int s = 0; s < 256 / n; s++) { // neighbours: as in search_block
+        int mid_d = round_clamp(best_d[s] * inv_d, 0, scale_max);
+        int mid_m = round_clamp(best_m[s] * inv_m, 0, scale_max);
+        float least = INFINITY;
+        scale[s] = (uint8_t)mid_d, min[s] = (uint8_t)mid_m;
+        for (int sc = mid_d - 1; sc <= mid_d + 1; sc++)
+            for (int mn = mid_m - 1; mn <= mid_m + 1; mn++) {
+                if (sc < 0 || sc > scale_max || mn < 0 || mn > scale_max) continue;
+                float err = search_codes_min(code, *d * (float)sc, *dmin * (float)mn, x + s * n,
+                                             w + s * n, n, q_max);
+                if (err < least) least = err, scale[s] = (uint8_t)sc, min[s] = (uint8_t)mn;
+            }
+        search_codes_min(q + s * n, *d * (float)scale[s], *dmin * (float)min[s], x + s * n,
+                         w + s * n, n, q_max);
+    }
+}
+
 // ---- the formats of gguf.quants
 
 float search_legacy(uint8_t *q, const float *x, const float *importance, int half)
@@ -211,7 +274,7 @@ float search_legacy(uint8_t *q, const float *x, const float *importance, int hal
         int8_t code[32];
         code_range range = {.lo = -half, .hi = half - 1, .step = 0.1f, .n_steps = 9};
         search_weights(w, x, importance, 32, false);
-        float d = f16_to_f32(f16_from_f32(search_scale(code, x, w, 32, &range)));
+        float d = f16_round(search_scale(code, x, w, 32, &range));
         search_codes(code, d, x, w, 32, &range);
         for (int i = 0; i < 32; i++) q[i] = (uint8_t)(code[i] + half);
         return d;
@@ -227,9 +290,8 @@ float search_legacy_min(uint8_t *q, float *m, const float *x, const float *impor
     if (importance) {
         float w[32];
         search_weights(w, x, importance, 32, false);
-        float d = search_scale_min(q, m, x, w, 32, q_max, true);
-        d = f16_to_f32(f16_from_f32(d));
-        *m = f16_to_f32(f16_from_f32(-*m));
+        float d = f16_round(search_scale_min(q, m, x, w, 32, q_max, true));
+        *m = f16_round(-*m);
         search_codes_min(q, d, -*m, x, w, 32, q_max);
         return d;
     }

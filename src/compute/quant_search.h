@@ -36,6 +36,18 @@ float search_codes_min(uint8_t *q, float d, float m, const float *x, const float
 void search_weights(float *w, const float *x, const float *importance, int n, bool soft);
 
 /*
+ * One block of 256 in sub-blocks of n elements whose scales are integers themselves, times one f16.
+ * importance [256] or NULL.
+ */
+/* x ~ d * scale * q with scale [256/n] in lo..hi. Returns d, rounded to f16. */
+float search_block(int8_t *q, int8_t *scale, const float *x, const float *importance, int n,
+                   const code_range *range, int lo, int hi);
+/* x ~ d * scale * q - dmin * min with scale, min [256/n] in 0..scale_max, q in 0..q_max. *d and *dmin
+ * are rounded to f16. */
+void search_block_min(uint8_t *q, uint8_t *scale, uint8_t *min, float *d, float *dmin,
+                      const float *x, const float *importance, int n, int q_max, int scale_max);
+
+/*
  * One block of 32 of the formats that gguf.quants can write, in that package's arithmetic when
  * importance is NULL, by search otherwise.
  */
