@@ -77,7 +77,7 @@ static void iq4_nl_quantize(void *blocks, const float *x, const float *weight, s
     for (size_t i = 0; i < n; i += 32, b++) {
         int8_t q[32];
         float w[32];
-        search_weights(w, x + i, weight ? weight + i : NULL, 32, false);
+        search_weights(w, x + i, weight ? weight + i : NULL, 32);
         store_f16(b->d, search_scale(q, x + i, w, 32, &iq4_range));
         search_codes(q, load_f16(b->d), x + i, w, 32, &iq4_range);
         iq4_pack(b->qs, q);

@@ -27,7 +27,7 @@ static float largest(const float *x, int n)
     return max;
 }
 
-void search_weights(float *w, const float *x, const float *importance, int n, bool soft)
+void search_weights(float *w, const float *x, const float *importance, int n)
 {
     float total = 0, sum_xx = 0;
     if (importance) {
@@ -39,7 +39,7 @@ void search_weights(float *w, const float *x, const float *importance, int n, bo
         for (int i = 0; i < n; i++) sum_xx += x[i] * x[i];
         float rms = sqrtf(sum_xx / (float)n);
         for (int i = 0; i < n; i++) {
-            w[i] = soft ? rms + fabsf(x[i]) : x[i] * x[i];
+            w[i] = rms + fabsf(x[i]); // large weights matter more, small ones are not left out
             total += w[i];
         }
     }
@@ -87,17 +87,18 @@ float search_scale(int8_t *q, const float *x, const float *w, int n, const code_
 {
     float max = largest(x, n), best_gain = 0, best = 0;
     if (fabsf(max) > 1e-30f && fabsf(max) < INFINITY) {
+        best = max / (float)range->lo;
         for (int k = -range->n_steps; k <= range->n_steps; k++) {
             float gain;
             codes_nearest(q, x, ((float)range->lo + range->step * (float)k) / max, n, range);
             float d = scale_fit(&gain, q, x, w, n);
-            if (gain > best_gain) best_gain = gain, best = d;
+            if (gain > best_gain && gain < INFINITY) best_gain = gain, best = d;
         }
-        for (int round = 0; round < 2 && best != 0; round++) {
+        for (int round = 0; round < 2; round++) {
             float gain;
             codes_nearest(q, x, 1 / best, n, range);
             float d = scale_fit(&gain, q, x, w, n);
-            if (!(gain > best_gain)) break;
+            if (!(gain > best_gain && gain < INFINITY)) break;
             best_gain = gain, best = d;
         }
     }
@@ -134,9 +135,10 @@ float search_codes_min(uint8_t *restrict q, float d, float m, const float *restr
     return lanes_sum(err);
 }
 
-// The regression of x on q: *d and *m of least error, m >= 0 unless free_min.
-static void min_fit(float *d, float *m, const uint8_t *restrict q, const float *restrict x,
-                    const float *restrict w, int n, bool free_min)
+// The regression of x on q: *d and *m of least error, m >= 0 unless free_min. Returns how much of
+// sum w x^2 it explains, 0 where no d > 0 does.
+static double min_fit(float *d, float *m, const uint8_t *restrict q, const float *restrict x,
+                      const float *restrict w, int n, bool free_min)
 {
     float w1[LANES] = {0}, wx[LANES] = {0}, wq[LANES] = {0}, xq[LANES] = {0}, qq[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
@@ -150,17 +152,24 @@ static void min_fit(float *d, float *m, const uint8_t *restrict q, const float *
         }
     double s = lanes_sum(w1), sx = lanes_sum(wx), sq = lanes_sum(wq), sxq = lanes_sum(xq),
            sqq = lanes_sum(qq);
-    double det = s * sqq - sq * sq;
-    *d = *m = 0;
+    double det = s * sqq - sq * sq, slope = 0, offset = 0;
     if (det > 0) {
-        *d = (float)((s * sxq - sx * sq) / det);
-        *m = (float)((sq * sxq - sqq * sx) / det);
+        slope = (s * sxq - sx * sq) / det;
+        offset = (sqq * sx - sq * sxq) / det;
     }
-    if (!free_min && !(*m > 0)) {
-        *m = 0;
-        *d = sqq > 0 ? (float)(sxq / sqq) : 0;
+    if (!free_min && !(offset < 0)) {
+        offset = 0;
+        slope = sqq > 0 ? sxq / sqq : 0;
     }
-    if (!(*d > 0)) *d = 0;
+    *d = (float)slope;
+    *m = (float)-offset;
+    return slope > 0 ? slope * sxq + offset * sx : 0;
+}
+
+static void codes_min_nearest(uint8_t *restrict q, float inv, float lo, const float *restrict x, int n,
+                              int q_max)
+{
+    for (int i = 0; i < n; i++) q[i] = (uint8_t)round_clamp((x[i] - lo) * inv, 0, q_max);
 }
 
 float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n, int q_max,
@@ -178,26 +187,20 @@ float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int
         return 0;
     }
 
-    float best_d = (hi - lo) / (float)q_max, best_m = -lo;
-    float best_err = search_codes_min(q, best_d, best_m, x, w, n, q_max);
-    float d, try_m;
+    float best_d = (hi - lo) / (float)q_max, best_m = -lo, d, try_m;
+    double best_gain = 0, gain;
     for (int k = -10; k <= 10; k++) {
-        uint8_t code[SEARCH_MAX], ignored[SEARCH_MAX];
-        float inv = ((float)q_max + 0.1f * (float)k) / (hi - lo);
-        for (int i = 0; i < n; i++) code[i] = (uint8_t)round_clamp((x[i] - lo) * inv, 0, q_max);
-        min_fit(&d, &try_m, code, x, w, n, free_min);
-        float err = search_codes_min(ignored, d, try_m, x, w, n, q_max);
-        if (err < best_err) best_err = err, best_d = d, best_m = try_m;
+        codes_min_nearest(q, ((float)q_max + 0.1f * (float)k) / (hi - lo), lo, x, n, q_max);
+        gain = min_fit(&d, &try_m, q, x, w, n, free_min);
+        if (gain > best_gain) best_gain = gain, best_d = d, best_m = try_m;
     }
-    search_codes_min(q, best_d, best_m, x, w, n, q_max);
     for (int round = 0; round < 2; round++) {
-        uint8_t code[SEARCH_MAX];
-        min_fit(&d, &try_m, q, x, w, n, free_min);
-        float err = search_codes_min(code, d, try_m, x, w, n, q_max);
-        if (!(err < best_err)) break;
-        best_err = err, best_d = d, best_m = try_m;
-        memcpy(q, code, (size_t)n);
+        codes_min_nearest(q, 1 / best_d, -best_m, x, n, q_max);
+        gain = min_fit(&d, &try_m, q, x, w, n, free_min);
+        if (!(gain > best_gain)) break;
+        best_gain = gain, best_d = d, best_m = try_m;
     }
+    codes_min_nearest(q, 1 / best_d, -best_m, x, n, q_max);
     *m = best_m;
     return best_d;
 }
@@ -212,7 +215,7 @@ float search_block(int8_t *q, int8_t *scale, const float *x, const float *import
     float w[256], best[16];
     int8_t code[SEARCH_MAX];
     for (int s = 0; s < 256 / n; s++) {
-        search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n, false);
+        search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n);
         best[s] = search_scale(code, x + s * n, w + s * n, n, range);
     }
     float d = f16_round(largest(best, 256 / n) / (float)lo), inv = d != 0 ? 1 / d : 0;
@@ -239,7 +242,7 @@ void search_block_min(uint8_t *q, uint8_t *scale, uint8_t *min, float *d, float 
     float w[256], best_d[16], best_m[16], max_d = 0, max_m = 0;
     uint8_t code[SEARCH_MAX];
     for (int s = 0; s < 256 / n; s++) {
-        search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n, true);
+        search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n);
         best_d[s] = search_scale_min(code, &best_m[s], x + s * n, w + s * n, n, q_max, false);
         max_d = best_d[s] > max_d ? best_d[s] : max_d;
         max_m = best_m[s] > max_m ? best_m[s] : max_m;
@@ -273,7 +276,7 @@ float search_legacy(uint8_t *q, const float *x, const float *importance, int hal
         float w[32];
         int8_t code[32];
         code_range range = {.lo = -half, .hi = half - 1, .step = 0.1f, .n_steps = 9};
-        search_weights(w, x, importance, 32, false);
+        search_weights(w, x, importance, 32);
         float d = f16_round(search_scale(code, x, w, 32, &range));
         search_codes(code, d, x, w, 32, &range);
         for (int i = 0; i < 32; i++) q[i] = (uint8_t)(code[i] + half);
@@ -289,7 +292,7 @@ float search_legacy_min(uint8_t *q, float *m, const float *x, const float *impor
 {
     if (importance) {
         float w[32];
-        search_weights(w, x, importance, 32, false);
+        search_weights(w, x, importance, 32);
         float d = f16_round(search_scale_min(q, m, x, w, 32, q_max, true));
         *m = f16_round(-*m);
         search_codes_min(q, d, -*m, x, w, 32, q_max);

@@ -31,9 +31,8 @@ float search_codes_min(uint8_t *q, float d, float m, const float *x, const float
                        int q_max);
 
 /* The weights of n elements for the searches above: the importance where one was passed (what is
- * negative or not finite counts as 0; all 0 counts as all 1), else made from x: |x| + rms(x) with
- * `soft`, x^2 without. */
-void search_weights(float *w, const float *x, const float *importance, int n, bool soft);
+ * negative or not finite counts as 0; all 0 counts as all 1), else |x| + rms(x). */
+void search_weights(float *w, const float *x, const float *importance, int n);
 
 /*
  * One block of 256 in sub-blocks of n elements whose scales are integers themselves, times one f16.
