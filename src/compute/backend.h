@@ -71,6 +71,20 @@ typedef struct attention_args {
     float *capture;     // probabilities [n_heads, n_rows, n_rows] of the first span alone, or NULL
 } attention_args;
 
+/* The choice of experts for a row; see moe_plan in models/model.h for the meaning of the fields. */
+typedef enum route_score { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_SOFTMAX_USED } route_score;
+typedef struct route_args {
+    const float *logits;      // [n_rows, stride]: [n_experts]
+    size_t stride;
+    int n_rows, n_experts, n_used, n_groups, n_groups_used;
+    route_score score;
+    bool renormalise, group_top2;
+    float weight_scale;
+    const float *select_bias, *expert_scale; // [n_experts] or NULL
+    int32_t *expert;          // [n_rows, n_used] out, best first, ties to the lowest id
+    float *weight;            // [n_rows, n_used] out
+} route_args;
+
 struct backend {
     const char *name; // "cpu"
     const char *summary;
@@ -123,6 +137,20 @@ struct backend {
                        int width, float scale);
     void (*scale)(const worker *w, float *y, size_t stride, int n_rows, int width, float scale);
     void (*softcap)(const worker *w, float *y, size_t stride, int n_rows, int width, float cap);
+    /* y = min(max(y, lo), hi) * scale + shift; by rows. */
+    void (*clamp)(const worker *w, float *y, size_t stride, int n_rows, int width, float lo, float hi,
+                  float scale, float shift);
+
+    /* Mixture of experts; by rows (of y). */
+    void (*route)(const worker *w, const route_args *a);
+    /* Row i of y is row index[i] of x, with its prepared form. */
+    void (*gather)(const worker *w, act *y, const act *x, const int32_t *index);
+    /* y[r] = sum over j of weight[r, j] * x[slot[r, j]], j in order. */
+    void (*combine)(const worker *w, float *y, size_t stride, const float *x, const int32_t *slot,
+                    const float *weight, int n_rows, int n_used, int width);
+    /* y[r] *= sigmoid(gate[r, 0]) */
+    void (*sigmoid_rows)(const worker *w, float *y, size_t stride, const float *gate,
+                         size_t gate_stride, int n_rows, int width);
 };
 
 extern const backend *const backends[]; // ends with NULL

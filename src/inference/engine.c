@@ -4,6 +4,7 @@
  */
 #include "inference/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -19,49 +20,64 @@
 
 static void *ws_alloc(infer_engine *e, size_t rows, size_t stride, size_t size, bool *ok)
 {
+    workspace *ws = &e->ws;
     size_t n, bytes;
     if (!*ok || !mem_mul(rows, stride, &n) || !mem_mul(n, size, &bytes)) return *ok = false, NULL;
+    assert(ws->n_blocks < COUNT_OF(ws->blocks));
     void *p = e->be->alloc(e->dev, bytes);
     if (!p) return *ok = false, NULL;
-    e->ws.bytes += bytes;
+    ws->bytes += bytes;
+    ws->blocks[ws->n_blocks].p = p;
+    ws->blocks[ws->n_blocks++].bytes = bytes;
     return p;
 }
 
-static void ws_drop(infer_engine *e, void *p, size_t rows, size_t stride, size_t size)
+static float *ws_floats(infer_engine *e, size_t rows, size_t stride, bool *ok)
 {
-    if (p) e->be->free(e->dev, p, rows * stride * size);
+    return ws_alloc(e, rows, stride, sizeof(float), ok);
 }
 
-static act act_alloc(infer_engine *e, int width, bool *ok)
+static act ws_act(infer_engine *e, size_t rows, int width, bool *ok)
 {
-    size_t rows = (size_t)e->max_rows, stride = row_stride(width);
+    size_t stride = row_stride(width);
     act a = {.stride = stride, .n_cols = width};
-    a.x = ws_alloc(e, rows, stride, sizeof(float), ok);
+    a.x = ws_floats(e, rows, stride, ok);
     a.q = ws_alloc(e, rows, stride, 1, ok);
-    a.scale = ws_alloc(e, rows, stride / 32, sizeof(float), ok);
+    a.scale = ws_floats(e, rows, stride / 32, ok);
     a.sum = ws_alloc(e, rows, stride / 16, sizeof(int16_t), ok);
     return a;
 }
 
-static void act_drop(infer_engine *e, act *a)
-{
-    size_t rows = (size_t)e->max_rows;
-    ws_drop(e, a->x, rows, a->stride, sizeof(float));
-    ws_drop(e, a->q, rows, a->stride, 1);
-    ws_drop(e, a->scale, rows, a->stride / 32, sizeof(float));
-    ws_drop(e, a->sum, rows, a->stride / 16, sizeof(int16_t));
-}
+static int max_of(int a, int b) { return a > b ? a : b; }
 
+/* The widest of everything in the plan. */
 typedef struct widths {
     int q, kv, att, ffn, pairs, cols, head_dim;
-    bool parallel;
+    int n_experts, n_used, expert_ffn;            // 0: no experts
+    int q_rank, wide_q, head_in, values;          // 0: no latent attention
+    bool two_branches;
 } widths;
 
-static int max_of(int a, int b) { return a > b ? a : b; }
+static void widen_by_moe(widths *w, const moe_plan *m)
+{
+    w->n_experts = max_of(w->n_experts, m->n_experts);
+    w->n_used = max_of(w->n_used, m->n_used);
+    w->expert_ffn = max_of(w->expert_ffn, m->d_ff);
+    w->ffn = max_of(w->ffn, m->shared_d_ff);
+    w->two_branches = true;
+}
+
+static void widen_by_mla(widths *w, const mla_plan *m, int n_heads)
+{
+    w->q_rank = max_of(w->q_rank, max_of(m->q_a.w.n_rows, 1));
+    w->wide_q = max_of(w->wide_q, n_heads * (m->n_nope + m->n_rope));
+    w->head_in = max_of(w->head_in, max_of(m->n_nope, m->n_latent));
+    w->values = max_of(w->values, n_heads * m->n_value);
+}
 
 static widths widths_of(const infer_model *m)
 {
-    widths w = {.pairs = 1, .cols = m->d_model};
+    widths w = {.pairs = 1};
     for (int l = 0; l < m->n_layers; l++) {
         const layer_plan *p = &m->layers[l];
         w.q = max_of(w.q, p->n_heads * p->head_dim);
@@ -69,18 +85,54 @@ static widths widths_of(const infer_model *m)
         w.att = max_of(w.att, p->n_heads * p->head_dim_v);
         w.ffn = max_of(w.ffn, p->d_ff);
         w.head_dim = max_of(w.head_dim, max_of(p->head_dim, p->head_dim_v));
-        w.parallel |= p->parallel;
+        w.two_branches |= p->parallel;
+        if (p->moe) widen_by_moe(&w, p->moe);
+        if (p->mla) widen_by_mla(&w, p->mla, p->n_heads);
     }
     for (int i = 0; i < m->n_ropes; i++) w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
-    w.cols = max_of(w.cols, max_of(w.att, w.ffn));
+    const int inputs[] = {m->d_model, w.att, w.ffn, w.expert_ffn, w.q_rank, w.head_in, w.values,
+                          m->ple_width, 2 * w.n_experts}; // the last: scratch of routing
+    for (int i = 0; i < COUNT_OF(inputs); i++) w.cols = max_of(w.cols, inputs[i]);
     return w;
+}
+
+static void ws_open_moe(infer_engine *e, const widths *wd, bool *ok)
+{
+    workspace *ws = &e->ws;
+    size_t rows = (size_t)e->max_rows, slots = rows * (size_t)wd->n_used;
+    int d_model = e->model->d_model;
+    ws->router_stride = row_stride(wd->n_experts);
+    ws->slot_ffn_stride = row_stride(wd->expert_ffn);
+    ws->router_in = ws_act(e, rows, d_model, ok);
+    ws->router = ws_floats(e, rows, ws->router_stride, ok);
+    ws->expert = ws_alloc(e, slots, 1, sizeof(int32_t), ok);
+    ws->expert_weight = ws_floats(e, slots, 1, ok);
+    ws->slot = ws_alloc(e, slots, 1, sizeof(int32_t), ok);
+    ws->slot_row = ws_alloc(e, slots, 1, sizeof(int32_t), ok);
+    ws->first_slot = ws_alloc(e, (size_t)wd->n_experts + 1, 1, sizeof(int), ok);
+    ws->slots = ws_act(e, slots, d_model, ok);
+    ws->slot_ffn = ws_act(e, slots, wd->expert_ffn, ok);
+    ws->slot_up = ws_floats(e, slots, ws->slot_ffn_stride, ok);
+    ws->slot_out = ws_floats(e, slots, ws->x_stride, ok);
+    ws->shared_gate = ws_floats(e, rows, 64, ok);
+}
+
+static void ws_open_mla(infer_engine *e, const widths *wd, bool *ok)
+{
+    workspace *ws = &e->ws;
+    size_t rows = (size_t)e->max_rows;
+    ws->wide_q_stride = row_stride(wd->wide_q);
+    ws->latent_q = ws_act(e, rows, wd->q_rank, ok);
+    ws->wide_q = ws_floats(e, rows, ws->wide_q_stride, ok);
+    ws->head_in = ws_act(e, rows, wd->head_in, ok);
+    ws->values = ws_act(e, rows, wd->values, ok);
 }
 
 static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
 {
     workspace *ws = &e->ws;
     const infer_model *m = e->model;
-    size_t rows = (size_t)e->max_rows;
+    size_t rows = (size_t)e->max_rows, rope_rows = rows * (size_t)max_of(m->n_ropes, 1);
     bool ok = true;
     ws->x_stride = row_stride(m->d_model);
     ws->q_stride = row_stride(wd->q);
@@ -88,44 +140,37 @@ static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
     ws->ffn_stride = row_stride(wd->ffn);
     ws->logits_stride = row_stride(m->n_vocab);
     ws->rope_stride = (size_t)wd->pairs;
-    ws->x = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
-    ws->h = act_alloc(e, m->d_model, &ok);
-    ws->q = ws_alloc(e, rows, ws->q_stride, sizeof(float), &ok);
-    ws->k = ws_alloc(e, rows, ws->kv_stride, sizeof(float), &ok);
-    ws->v = ws_alloc(e, rows, ws->kv_stride, sizeof(float), &ok);
-    ws->att = act_alloc(e, wd->att, &ok);
-    ws->ffn = act_alloc(e, wd->ffn, &ok);
-    ws->up = ws_alloc(e, rows, ws->ffn_stride, sizeof(float), &ok);
-    ws->branch = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
-    if (wd->parallel) ws->branch2 = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
-    ws->cos = ws_alloc(e, rows * (size_t)max_of(m->n_ropes, 1), ws->rope_stride, sizeof(float), &ok);
-    ws->sin = ws_alloc(e, rows * (size_t)max_of(m->n_ropes, 1), ws->rope_stride, sizeof(float), &ok);
-    ws->hidden = ws_alloc(e, rows, ws->x_stride, sizeof(float), &ok);
-    ws->out = act_alloc(e, m->d_model, &ok);
-    ws->logits = ws_alloc(e, rows, ws->logits_stride, sizeof(float), &ok);
+    ws->x = ws_floats(e, rows, ws->x_stride, &ok);
+    ws->h = ws_act(e, rows, m->d_model, &ok);
+    ws->q = ws_floats(e, rows, ws->q_stride, &ok);
+    ws->k = ws_floats(e, rows, ws->kv_stride, &ok);
+    ws->v = ws_floats(e, rows, ws->kv_stride, &ok);
+    ws->att = ws_act(e, rows, wd->att, &ok);
+    ws->ffn = ws_act(e, rows, wd->ffn, &ok);
+    ws->up = ws_floats(e, rows, ws->ffn_stride, &ok);
+    ws->branch = ws_floats(e, rows, ws->x_stride, &ok);
+    if (wd->two_branches) ws->branch2 = ws_floats(e, rows, ws->x_stride, &ok);
+    ws->cos = ws_floats(e, rope_rows, ws->rope_stride, &ok);
+    ws->sin = ws_floats(e, rope_rows, ws->rope_stride, &ok);
+    ws->hidden = ws_floats(e, rows, ws->x_stride, &ok);
+    ws->out = ws_act(e, rows, m->d_model, &ok);
+    ws->logits = ws_floats(e, rows, ws->logits_stride, &ok);
+    if (wd->n_experts) ws_open_moe(e, wd, &ok);
+    if (wd->q_rank) ws_open_mla(e, wd, &ok);
+    if (m->ple_width) {
+        ws->ple_stride = row_stride(m->n_layers * m->ple_width);
+        ws->ple = ws_floats(e, rows, ws->ple_stride, &ok);
+        ws->ple_row = ws_floats(e, (size_t)e->be->n_threads(e->dev), ws->ple_stride, &ok);
+        ws->ple_in = ws_act(e, rows, m->ple_width, &ok);
+    }
     return ok ? INFER_OK : error_set(err, INFER_NOMEM, "engine: no memory for steps of %d rows",
                                      e->max_rows);
 }
 
 static void ws_close(infer_engine *e)
 {
-    workspace *ws = &e->ws;
-    size_t rows = (size_t)e->max_rows, ropes = (size_t)max_of(e->model->n_ropes, 1);
-    ws_drop(e, ws->x, rows, ws->x_stride, sizeof(float));
-    act_drop(e, &ws->h);
-    ws_drop(e, ws->q, rows, ws->q_stride, sizeof(float));
-    ws_drop(e, ws->k, rows, ws->kv_stride, sizeof(float));
-    ws_drop(e, ws->v, rows, ws->kv_stride, sizeof(float));
-    act_drop(e, &ws->att);
-    act_drop(e, &ws->ffn);
-    ws_drop(e, ws->up, rows, ws->ffn_stride, sizeof(float));
-    ws_drop(e, ws->branch, rows, ws->x_stride, sizeof(float));
-    ws_drop(e, ws->branch2, rows, ws->x_stride, sizeof(float));
-    ws_drop(e, ws->cos, rows * ropes, ws->rope_stride, sizeof(float));
-    ws_drop(e, ws->sin, rows * ropes, ws->rope_stride, sizeof(float));
-    ws_drop(e, ws->hidden, rows, ws->x_stride, sizeof(float));
-    act_drop(e, &ws->out);
-    ws_drop(e, ws->logits, rows, ws->logits_stride, sizeof(float));
+    for (int i = 0; i < e->ws.n_blocks; i++)
+        e->be->free(e->dev, e->ws.blocks[i].p, e->ws.blocks[i].bytes);
 }
 
 static infer_status step_open(infer_engine *e, infer_error *err)

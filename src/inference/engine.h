@@ -31,8 +31,34 @@ typedef struct workspace {
     float *hidden;         // [max_rows, d_model] of rows that want it
     act out;               // final norm of rows that want logits [max_rows, d_model]
     float *logits;         // [max_rows, n_vocab]; touched as used
+    /* Mixture of experts: slots are (row, chosen expert) pairs, sorted by expert. */
+    act router_in;         // [max_rows, d_model]
+    float *router;         // [max_rows, n_experts]
+    int32_t *expert;       // [max_rows, n_used]
+    float *expert_weight;  // [max_rows, n_used]
+    int32_t *slot;         // [max_rows, n_used] where the pair lies
+    int32_t *slot_row;     // [max_rows * n_used] its row
+    int *first_slot;       // [n_experts + 1]
+    act slots;             // [max_rows * n_used, d_model] inputs, then in x outputs
+    act slot_ffn;          // [max_rows * n_used, d_ff]
+    float *slot_up;        // [max_rows * n_used, d_ff]
+    float *slot_out;       // [max_rows * n_used, d_model]
+    float *shared_gate;    // [max_rows, 64]
+    /* Latent attention. */
+    act latent_q;          // [max_rows, q_rank]
+    float *wide_q;         // [max_rows, n_heads * (n_nope + n_rope)]
+    act head_in;           // [max_rows, max(n_nope, n_latent)] of one head
+    act values;            // [max_rows, n_heads * n_value]
+    /* Per-layer embeddings. */
+    float *ple;            // [max_rows, n_layers * ple_width]
+    float *ple_row;        // [n_threads, n_layers * ple_width] a row of the table
+    act ple_in;            // [max_rows, ple_width]
+
+    size_t router_stride, slot_ffn_stride, wide_q_stride, ple_stride;
     size_t x_stride, q_stride, kv_stride, ffn_stride, logits_stride, rope_stride;
     uint64_t bytes;
+    struct { void *p; size_t bytes; } blocks[96]; // what is to be freed
+    int n_blocks;
 } workspace;
 
 /* What infer_step made of its rows. */
@@ -64,6 +90,23 @@ struct infer_engine {
     infer_log log;
     char device_text[256];
 };
+
+/* The parts of a layer, for this thread; each ends at a barrier. Input: the normed ws.h. */
+void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out); // [n_rows, d_model]
+void moe_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out);
+/* Latent attention: fills ws.q, ws.k and ws.v (mla_project), and takes ws.att to ws.values (mla_values). */
+void mla_project(const worker *w, infer_engine *e, const layer_plan *l);
+void mla_values(const worker *w, infer_engine *e, const layer_plan *l);
+/* gate (and up) → activation; by rows. */
+void glu_rows(const worker *w, infer_engine *e, const layer_plan *l, float *gate, float *up,
+              size_t stride, int n_rows, int width);
+static inline act act_rows(const act *a, int n_rows, int n_cols)
+{
+    act v = *a;
+    v.n_rows = n_rows;
+    v.n_cols = n_cols;
+    return v;
+}
 
 /* forward.c: the forward pass over e->step. Returns false when cancelled. */
 bool forward_run(infer_engine *e);

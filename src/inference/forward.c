@@ -36,35 +36,70 @@ static const row_span *spans_of(const worker *w, const infer_engine *e, int laye
     return spans;
 }
 
-static act rows_of(const act *a, int n_rows, int n_cols)
+/* Per-head norm and rotary embedding of queries or keys, in the plan's order; by heads. */
+static void norm_and_rotate(const worker *w, infer_engine *e, const layer_plan *l, float *x,
+                            size_t stride, int n_heads, const norm *per_head)
 {
-    act v = *a;
-    v.n_rows = n_rows;
-    v.n_cols = n_cols;
-    return v;
+    const backend *be = e->be;
+    const workspace *ws = &e->ws;
+    int n = e->step.n_rows;
+    bool normed = per_head->kind != NORM_NONE && !l->qk_norm_whole;
+    if (normed && !l->qk_norm_after_rope)
+        be->normalise_heads(w, x, stride, n, n_heads, l->head_dim, per_head, l->qk_norm_per_head);
+    if (l->rope >= 0) {
+        const rope_plan *r = &e->model->ropes[l->rope];
+        size_t at = (size_t)l->rope * e->max_rows * ws->rope_stride;
+        float *from = l->mla ? x + l->mla->n_latent : x; // only the last dimensions
+        be->rope(w, from, stride, n, n_heads, l->head_dim, ws->cos + at, ws->sin + at, r->n_pairs,
+                 r->gap, r->pairing);
+    }
+    if (normed && l->qk_norm_after_rope)
+        be->normalise_heads(w, x, stride, n, n_heads, l->head_dim, per_head, l->qk_norm_per_head);
 }
 
 /* Normalises, rotates and stores this step's keys and values; by heads. */
-static void store_kv(const worker *w, infer_engine *e, const layer_plan *l, const row_span *spans,
-                     const float *cos, const float *sin)
+static void store_kv(const worker *w, infer_engine *e, const layer_plan *l, const row_span *spans)
 {
     const backend *be = e->be;
     workspace *ws = &e->ws;
     int n = e->step.n_rows;
-    if (!tensor_present(&l->v.w)) // V is the raw K projection: before norm and rotation
+    if (!l->mla && !tensor_present(&l->v.w)) // V is the raw K projection: before norm and rotation
         be->copy_heads(w, ws->v, ws->kv_stride, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim);
-    if (l->k_norm.kind != NORM_NONE && !l->qk_norm_whole)
-        be->normalise_heads(w, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim, &l->k_norm,
-                            l->qk_norm_per_head);
+    norm_and_rotate(w, e, l, ws->k, ws->kv_stride, l->n_kv_heads, &l->k_norm);
     if (l->v_norm.kind != NORM_NONE)
         be->normalise_heads(w, ws->v, ws->kv_stride, n, l->n_kv_heads, l->head_dim_v, &l->v_norm,
                             false);
-    if (l->rope >= 0) {
-        const rope_plan *r = &e->model->ropes[l->rope];
-        be->rope(w, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim, cos, sin, r->n_pairs,
-                 r->gap, r->pairing);
-    }
     be->kv_append(w, spans, e->step.n_spans, ws->k, ws->kv_stride, ws->v, ws->kv_stride);
+}
+
+/* ws->q, and ws->k and ws->v where the layer has its own, from ws->h. Ends at a barrier. */
+static void project_qkv(const worker *w, infer_engine *e, const layer_plan *l, bool own_kv)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    int n = e->step.n_rows;
+    act h = act_rows(&ws->h, n, e->model->d_model);
+    be->matmul(w, ws->q, ws->q_stride, &l->q, &h, e->exact);
+    if (own_kv) {
+        be->matmul(w, ws->k, ws->kv_stride, &l->k, &h, e->exact);
+        if (tensor_present(&l->v.w)) be->matmul(w, ws->v, ws->kv_stride, &l->v, &h, e->exact);
+    }
+    BARRIER();
+    if (l->clip_qkv > 0) {
+        float c = l->clip_qkv;
+        be->clamp(w, ws->q, ws->q_stride, n, l->n_heads * l->head_dim, -c, c, 1, 0);
+        be->clamp(w, ws->k, ws->kv_stride, n, l->n_kv_heads * l->head_dim, -c, c, 1, 0);
+        be->clamp(w, ws->v, ws->kv_stride, n, l->n_kv_heads * l->head_dim_v, -c, c, 1, 0);
+        BARRIER();
+    }
+    if (l->qk_norm_whole) {
+        if (l->q_norm.kind != NORM_NONE)
+            be->normalise(w, ws->q, ws->q, ws->q_stride, n, l->n_heads * l->head_dim, &l->q_norm);
+        if (own_kv && l->k_norm.kind != NORM_NONE)
+            be->normalise(w, ws->k, ws->k, ws->kv_stride, n, l->n_kv_heads * l->head_dim,
+                          &l->k_norm);
+        BARRIER();
+    }
 }
 
 /* From the normed input ws->h to the branch's output ws->branch. */
@@ -75,38 +110,14 @@ static void attention_branch(const worker *w, infer_engine *e, int layer)
     const layer_plan *l = &e->model->layers[layer];
     int n = e->step.n_rows;
     bool own_kv = l->kv_source == layer;
-    act h = rows_of(&ws->h, n, e->model->d_model);
 
-    be->matmul(w, ws->q, ws->q_stride, &l->q, &h, e->exact);
-    if (own_kv) {
-        be->matmul(w, ws->k, ws->kv_stride, &l->k, &h, e->exact);
-        if (tensor_present(&l->v.w)) be->matmul(w, ws->v, ws->kv_stride, &l->v, &h, e->exact);
-    }
-    BARRIER();
-
-    if (l->qk_norm_whole) {
-        if (l->q_norm.kind != NORM_NONE)
-            be->normalise(w, ws->q, ws->q, ws->q_stride, n, l->n_heads * l->head_dim, &l->q_norm);
-        if (own_kv && l->k_norm.kind != NORM_NONE)
-            be->normalise(w, ws->k, ws->k, ws->kv_stride, n, l->n_kv_heads * l->head_dim,
-                          &l->k_norm);
-        BARRIER();
-    }
-    const float *cos = NULL, *sin = NULL;
-    if (l->rope >= 0) {
-        cos = ws->cos + (size_t)l->rope * e->max_rows * ws->rope_stride;
-        sin = ws->sin + (size_t)l->rope * e->max_rows * ws->rope_stride;
-    }
-    if (l->q_norm.kind != NORM_NONE && !l->qk_norm_whole)
-        be->normalise_heads(w, ws->q, ws->q_stride, n, l->n_heads, l->head_dim, &l->q_norm,
-                            l->qk_norm_per_head);
-    if (l->rope >= 0) {
-        const rope_plan *r = &e->model->ropes[l->rope];
-        be->rope(w, ws->q, ws->q_stride, n, l->n_heads, l->head_dim, cos, sin, r->n_pairs, r->gap,
-                 r->pairing);
-    }
+    if (l->mla)
+        mla_project(w, e, l);
+    else
+        project_qkv(w, e, l, own_kv);
+    norm_and_rotate(w, e, l, ws->q, ws->q_stride, l->n_heads, &l->q_norm);
     const row_span *spans = spans_of(w, e, l->kv_source);
-    if (own_kv) store_kv(w, e, l, spans, cos, sin);
+    if (own_kv) store_kv(w, e, l, spans);
     BARRIER();
 
     attention_args a = {.out = ws->att.x, .out_stride = ws->att.stride,
@@ -118,32 +129,14 @@ static void attention_branch(const worker *w, infer_engine *e, int layer)
     be->attention(w, &a);
     BARRIER();
 
-    act att = rows_of(&ws->att, n, l->n_heads * l->head_dim_v);
+    act att = act_rows(&ws->att, n, l->n_heads * l->head_dim_v);
+    if (l->mla) {
+        mla_values(w, e, l);
+        att = act_rows(&ws->values, n, l->n_heads * l->mla->n_value);
+    }
     be->prepare(w, &att);
     BARRIER();
     be->matmul(w, ws->branch, ws->x_stride, &l->o, &att, e->exact);
-    BARRIER();
-}
-
-/* From the normed input ws->h to `out` [n_rows, d_model]. */
-static void ffn_branch(const worker *w, infer_engine *e, const layer_plan *l, float *out)
-{
-    const backend *be = e->be;
-    workspace *ws = &e->ws;
-    int n = e->step.n_rows;
-    act h = rows_of(&ws->h, n, e->model->d_model), f = rows_of(&ws->ffn, n, l->d_ff);
-    if (l->ffn == FFN_GATED) {
-        be->matmul(w, ws->ffn.x, ws->ffn_stride, &l->gate, &h, e->exact);
-        be->matmul(w, ws->up, ws->ffn_stride, &l->up, &h, e->exact);
-    } else {
-        be->matmul(w, ws->ffn.x, ws->ffn_stride, &l->up, &h, e->exact);
-    }
-    BARRIER();
-    be->glu(w, ws->ffn.x, ws->ffn.x, l->ffn == FFN_GATED ? ws->up : NULL, ws->ffn_stride, n, l->d_ff,
-            l->act);
-    be->prepare(w, &f);
-    BARRIER();
-    be->matmul(w, out, ws->x_stride, &l->down, &f, e->exact);
     BARRIER();
 }
 
@@ -159,10 +152,66 @@ static void add_branch(const worker *w, infer_engine *e, float *branch, const no
 /* ws->h = norm(ws->x), ready for matmul; by rows, then a barrier. */
 static void norm_input(const worker *w, infer_engine *e, const norm *pre)
 {
-    act h = rows_of(&e->ws.h, e->step.n_rows, e->model->d_model);
+    act h = act_rows(&e->ws.h, e->step.n_rows, e->model->d_model);
     e->be->normalise(w, h.x, e->ws.x, e->ws.x_stride, h.n_rows, h.n_cols, pre);
     e->be->prepare(w, &h);
     e->be->barrier(w);
+}
+
+/* Per-layer embedding: h += norm(project(act(gate(h)) * in[layer])). */
+static void ple_branch(const worker *w, infer_engine *e, int layer)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    const infer_model *m = e->model;
+    const layer_plan *l = &m->layers[layer];
+    int n = e->step.n_rows, width = m->ple_width, begin, end;
+    norm plain = {.kind = NORM_NONE};
+    norm_input(w, e, &plain);
+    act h = act_rows(&ws->h, n, m->d_model), in = act_rows(&ws->ple_in, n, width);
+    be->matmul(w, in.x, in.stride, &l->ple->gate, &h, e->exact);
+    BARRIER();
+    be->glu(w, in.x, in.x, NULL, in.stride, n, width, l->ple->act);
+    thread_share(n, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        const float *mine = ws->ple + (size_t)r * ws->ple_stride + (size_t)layer * width;
+        for (int i = 0; i < width; i++) in.x[(size_t)r * in.stride + i] *= mine[i];
+    }
+    be->prepare(w, &in);
+    BARRIER();
+    be->matmul(w, ws->branch, ws->x_stride, &l->ple->project, &in, e->exact);
+    BARRIER();
+    add_branch(w, e, ws->branch, &l->ple->post_norm, 1.0f);
+}
+
+/* The per-layer inputs of all layers, from the token's table row and a projection of its embedding. */
+static void ple_inputs(const worker *w, infer_engine *e)
+{
+    const backend *be = e->be;
+    workspace *ws = &e->ws;
+    const infer_model *m = e->model;
+    const step *s = &e->step;
+    int width = m->ple_width, begin, end;
+    norm plain = {.kind = NORM_NONE};
+    norm_input(w, e, &plain);
+    act h = act_rows(&ws->h, s->n_rows, m->d_model);
+    be->matmul(w, ws->ple, ws->ple_stride, &m->ple_project, &h, e->exact);
+    BARRIER();
+    be->scale(w, ws->ple, ws->ple_stride, s->n_rows, m->n_layers * width, m->ple_project_scale);
+    BARRIER();
+    be->normalise_heads(w, ws->ple, ws->ple_stride, s->n_rows, m->n_layers, width, &m->ple_norm,
+                        false);
+    BARRIER();
+    thread_share(s->n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        float *row = ws->ple + (size_t)r * ws->ple_stride;
+        float *table = ws->ple_row + (size_t)w->thread * ws->ple_stride;
+        if (s->ids[r] < 0) continue; // an embedding has no row in the table
+        tensor_row(table, &m->ple_table, s->ids[r]);
+        for (int i = 0; i < m->n_layers * width; i++)
+            row[i] = (row[i] + table[i] * m->ple_table_scale) * m->ple_sum_scale;
+    }
+    BARRIER();
 }
 
 static void layer_forward(const worker *w, infer_engine *e, int layer)
@@ -178,10 +227,11 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
     if (l->ffn != FFN_NONE) {
         float *out = l->parallel ? ws->branch2 : ws->branch;
         norm_input(w, e, &l->ffn_norm);
-        ffn_branch(w, e, l, out);
+        (l->moe ? moe_forward : ffn_forward)(w, e, l, out);
         if (l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
         add_branch(w, e, out, &l->post_ffn_norm, l->residual_scale);
     }
+    if (l->ple) ple_branch(w, e, layer);
     if (l->layer_scale != 1.0f)
         be->scale(w, ws->x, ws->x_stride, e->step.n_rows, e->model->d_model, l->layer_scale);
 }
@@ -197,6 +247,7 @@ static void embed_rows(const worker *w, infer_engine *e)
         e->be->add_rows(w, ws->x, ws->x_stride, &m->pos_embed, s->pos, s->n_rows);
     if (m->embed_norm.kind != NORM_NONE)
         e->be->normalise(w, ws->x, ws->x, ws->x_stride, s->n_rows, m->d_model, &m->embed_norm);
+    if (m->ple_width) ple_inputs(w, e);
 }
 
 /* Final norm and head for the rows that want them. */
@@ -215,7 +266,7 @@ static void logits(const worker *w, infer_engine *e)
                    (size_t)m->d_model * sizeof(float));
     if (!s->n_logits) return;
 
-    act out = rows_of(&ws->out, s->n_logits, m->d_model);
+    act out = act_rows(&ws->out, s->n_logits, m->d_model);
     thread_share(s->n_logits, 1, w->thread, w->n_threads, &begin, &end);
     for (int i = begin; i < end; i++)
         memcpy(out.x + (size_t)i * out.stride, ws->x + (size_t)s->want_row[i] * ws->x_stride,

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "compute/backend.h"
 #include "compute/cpu/cpu_info.h"
+#include "compute/route.h"
 
 #define ATTN_QUERIES 64 // most queries that attend to a tile in one call
 
@@ -411,6 +412,67 @@ static void cpu_softcap(const worker *w, float *y, size_t stride, int n_rows, in
         w->dev->k->softcap(y + (size_t)r * stride + begin, cap, end - begin);
 }
 
+static void cpu_clamp(const worker *w, float *y, size_t stride, int n_rows, int width, float lo,
+                      float hi, float scale, float shift)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        float *v = y + (size_t)r * stride;
+        for (int i = 0; i < width; i++)
+            v[i] = (v[i] < lo ? lo : v[i] > hi ? hi : v[i]) * scale + shift;
+    }
+}
+
+/* ---- mixture of experts ---- */
+
+static void cpu_route(const worker *w, const route_args *a)
+{
+    int begin, end;
+    thread_share(a->n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    float *scratch = (float *)(void *)w->dev->scratch[w->thread].matmul;
+    for (int r = begin; r < end; r++)
+        route_row(a, a->logits + (size_t)r * a->stride, a->expert + (size_t)r * a->n_used,
+                  a->weight + (size_t)r * a->n_used, scratch);
+}
+
+static void cpu_gather(const worker *w, act *y, const act *x, const int32_t *index)
+{
+    int begin, end;
+    thread_share(y->n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int i = begin; i < end; i++) {
+        size_t to = (size_t)i * y->stride, from = (size_t)index[i] * x->stride;
+        memcpy(y->x + to, x->x + from, x->stride * sizeof(float));
+        memcpy(y->q + to, x->q + from, x->stride);
+        memcpy(y->scale + to / 32, x->scale + from / 32, x->stride / 32 * sizeof(float));
+        memcpy(y->sum + to / 16, x->sum + from / 16, x->stride / 16 * sizeof(int16_t));
+    }
+}
+
+static void cpu_combine(const worker *w, float *y, size_t stride, const float *x,
+                        const int32_t *slot, const float *weight, int n_rows, int n_used, int width)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        memset(y + (size_t)r * stride, 0, (size_t)width * sizeof(float));
+        for (int j = 0; j < n_used; j++)
+            w->dev->k->add_scaled(y + (size_t)r * stride,
+                                  x + (size_t)slot[(size_t)r * n_used + j] * stride,
+                                  weight[(size_t)r * n_used + j], width);
+    }
+}
+
+static void cpu_sigmoid_rows(const worker *w, float *y, size_t stride, const float *gate,
+                             size_t gate_stride, int n_rows, int width)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++)
+        w->dev->k->scale(y + (size_t)r * stride,
+                         (float)(1 / (1 + exp(-(double)gate[(size_t)r * gate_stride]))), width);
+}
+
 const backend backend_cpu = {
     .name = "cpu",
     .summary = "this machine's processor",
@@ -438,4 +500,9 @@ const backend backend_cpu = {
     .add_scaled = cpu_add_scaled,
     .scale = cpu_scale,
     .softcap = cpu_softcap,
+    .clamp = cpu_clamp,
+    .route = cpu_route,
+    .gather = cpu_gather,
+    .combine = cpu_combine,
+    .sigmoid_rows = cpu_sigmoid_rows,
 };
