@@ -124,6 +124,7 @@ typedef struct arch arch;
 
 struct infer_model {
     char *path;
+    const char *name;        // general.name, or the file's or folder's
     const arch *arch;
     arena mem;               // plan, names, converted norms and biases
     gguf *gguf;              // exactly one of the two

@@ -1,0 +1,86 @@
+/*
+ * arch.h: what a family of models is: one constant row, in arch_<name>.c, listed in arch.c.
+ *
+ * A row gives the names that files call the family by, the names of its tensors where they differ from
+ * the usual ones, what its configuration class assumes, its own settings, and how a layer is planned.
+ * Nothing else in the program knows which family it runs.
+ */
+#ifndef MODELS_ARCH_H
+#define MODELS_ARCH_H
+
+#include "models/config.h"
+
+/* What a tensor is for. */
+typedef enum tensor_role {
+    ROLE_EMBED, ROLE_FINAL_NORM, ROLE_HEAD,
+    ROLE_ATTN_NORM, ROLE_POST_ATTN_NORM, ROLE_Q, ROLE_K, ROLE_V, ROLE_O, ROLE_Q_NORM, ROLE_K_NORM,
+    ROLE_FFN_NORM, ROLE_POST_FFN_NORM, ROLE_GATE, ROLE_UP, ROLE_DOWN,
+    ROLE_COUNT
+} tensor_role;
+
+/* '#' stands for the layer; ".weight" or ".bias" is added. A Hugging Face name counts from the text
+ * model's prefix ("model."), or from outside it where it begins with '/'. */
+typedef struct tensor_name {
+    tensor_role role;
+    const char *hf, *gguf;
+} tensor_name;
+
+typedef struct loader loader;
+
+struct arch {
+    const char *name;
+    const char *const *hf_names;   // model_type and class names; ends with NULL
+    const char *const *gguf_names; // general.architecture; ends with NULL
+    const tensor_name *names;      // where they differ; ends with ROLE_COUNT; or NULL
+    /* What the family assumes where its file is silent; c is zeroed but for neutral factors. */
+    void (*defaults)(config *c, bool is_gguf);
+    /* The family's own settings, after config_read; or NULL. */
+    void (*read_config)(config_source *s, config *c);
+    /* Fills p, which is zeroed; faults go to the loader. */
+    void (*plan_layer)(loader *l, layer_plan *p, int layer);
+    rope_pairing gguf_pairing;     // of rope in GGUF files (q and k rows permuted: adjacent)
+    rope_pairing hf_pairing;
+};
+
+extern const arch *const archs[]; // ends with NULL
+const arch *arch_find_hf(const char *name);
+const arch *arch_find_gguf(const char *name, size_t n);
+/* "llama, mistral, …" */
+void arch_list(char *text, size_t size);
+
+/* ---- for plan_layer (load.c) -------------------------------------------------------------------------------- */
+
+struct loader {
+    infer_model *m;
+    const arch *arch;
+    config c;
+    const char *prefix, *outer; // Hugging Face names: of the text model, and outside it
+    bool *used;                 // [tensors of the file]
+    fault_list faults;          // missing tensors and wrong shapes
+    bool out_of_memory;
+};
+
+typedef enum bias_rule { BIAS_NONE, BIAS_OPTIONAL, BIAS_NEEDED } bias_rule;
+
+/* The weight [n_out, n_in] and its bias. */
+void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,
+                 bias_rule bias);
+/* The family's kind of norm over width. False where there is none (which is a fault unless optional). */
+bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, bool optional);
+/* The weight alone, any number of rows where n_rows is 0. False where there is none (a fault unless
+ * optional). */
+bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
+                 bool optional);
+/* A tensor that the file may have and the model does not need. */
+void ignore_tensor(loader *l, tensor_role role);
+/* Opens the loader on m's container and finds the names' prefix. */
+infer_status loader_open(loader *l, infer_model *m, const arch *a, const config *c,
+                         infer_error *err);
+/* Warns of tensors that nothing used; gives the faults. */
+infer_status loader_close(loader *l, infer_error *err);
+
+/* The usual layer: norm, q k v o, norm, gated FFN; window where the layer slides. Families that differ
+ * change its result. */
+void plan_usual(loader *l, layer_plan *p, int layer);
+
+#endif

@@ -1,0 +1,312 @@
+/*
+ * load.c: from a role ("the q projection of layer 3") to a checked view of the file's tensor, whichever
+ * container it is in. Matrices stay where they are; vectors become float32 in the model's arena.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "models/arch.h"
+
+/* The usual names: Llama's, which most families follow. */
+static const tensor_name usual_names[ROLE_COUNT] = {
+    {ROLE_EMBED, "embed_tokens", "token_embd"},
+    {ROLE_FINAL_NORM, "norm", "output_norm"},
+    {ROLE_HEAD, "/lm_head", "output"},
+    {ROLE_ATTN_NORM, "layers.#.input_layernorm", "blk.#.attn_norm"},
+    {ROLE_POST_ATTN_NORM, NULL, NULL},
+    {ROLE_Q, "layers.#.self_attn.q_proj", "blk.#.attn_q"},
+    {ROLE_K, "layers.#.self_attn.k_proj", "blk.#.attn_k"},
+    {ROLE_V, "layers.#.self_attn.v_proj", "blk.#.attn_v"},
+    {ROLE_O, "layers.#.self_attn.o_proj", "blk.#.attn_output"},
+    {ROLE_Q_NORM, "layers.#.self_attn.q_norm", "blk.#.attn_q_norm"},
+    {ROLE_K_NORM, "layers.#.self_attn.k_norm", "blk.#.attn_k_norm"},
+    {ROLE_FFN_NORM, "layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
+    {ROLE_POST_FFN_NORM, NULL, NULL},
+    {ROLE_GATE, "layers.#.mlp.gate_proj", "blk.#.ffn_gate"},
+    {ROLE_UP, "layers.#.mlp.up_proj", "blk.#.ffn_up"},
+    {ROLE_DOWN, "layers.#.mlp.down_proj", "blk.#.ffn_down"},
+};
+
+/* Where a text model's tensors may lie in a checkpoint, and what stands beside it. */
+static const struct {
+    const char *text, *outer;
+} prefixes[] = {
+    {"model.", ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."},
+    {"", ""},
+};
+
+/* Tensors of these names are not the text model's, or nothing that is computed with. */
+static const char *const foreign[] = {
+    "vision", "multi_modal", "audio", "visual.", "model.vision", "model.audio", "model.embed_vision",
+    "model.embed_audio", "model.multi_modal", "model.visual", "mm.", "v.", "a.", "rope_freqs.",
+    "rope_factors_",
+};
+
+/* A tensor of either container. */
+typedef struct weight {
+    const char *name;
+    const char *type_name; // of an unknown type
+    int type;              // dtype or -1
+    int n_dims;
+    int64_t dims[5];       // slowest first
+    const uint8_t *data;
+    uint64_t bytes;
+    int index;
+} weight;
+
+/* ---- names ------------------------------------------------------------------------------------------- */
+
+typedef struct full_name {
+    char s[256];
+} full_name;
+
+static full_name name_of(const loader *l, tensor_role role, int layer, const char *suffix)
+{
+    const tensor_name *n = &usual_names[role];
+    for (const tensor_name *o = l->arch->names; o && o->role != ROLE_COUNT; o++)
+        if (o->role == role) n = o;
+    const char *pattern = l->m->gguf ? n->gguf : n->hf;
+    full_name out = {{0}};
+    size_t at = 0;
+    if (!l->m->gguf) {
+        const char *prefix = pattern[0] == '/' ? l->outer : l->prefix;
+        at = (size_t)snprintf(out.s, sizeof(out.s), "%s", prefix);
+        if (pattern[0] == '/') pattern++;
+    }
+    for (; *pattern && at < sizeof(out.s) - 24; pattern++) {
+        if (*pattern == '#')
+            at += (size_t)snprintf(out.s + at, sizeof(out.s) - at, "%d", layer);
+        else
+            out.s[at++] = *pattern;
+    }
+    snprintf(out.s + at, sizeof(out.s) - at, "%s", suffix);
+    return out;
+}
+
+/* ---- finding --------------------------------------------------------------------------------------------- */
+
+static bool find_gguf(loader *l, weight *w, const char *name)
+{
+    const gguf *g = l->m->gguf;
+    const gguf_tensor *t = gguf_find_tensor(g, name);
+    if (!t) return false;
+    *w = (weight){.type = t->type, .n_dims = t->n_dims, .data = t->data, .bytes = t->bytes};
+    for (int i = 0; i < t->n_dims; i++) w->dims[i] = t->dims[t->n_dims - 1 - i];
+    w->index = (int)(t - gguf_tensor_at(g, 0));
+    w->name = arena_strndup(&l->m->mem, name, strlen(name));
+    w->type_name = "?";
+    if (t->type < 0) w->type_name = arena_printf(&l->m->mem, "%" PRIu32, t->ggml_type);
+    if (!w->name || !w->type_name) l->out_of_memory = true;
+    return w->name && w->type_name;
+}
+
+static bool find_st(loader *l, weight *w, const char *name)
+{
+    const st_tensor *t = st_find(l->m->st, name);
+    if (!t) return false;
+    *w = (weight){.name = t->name, .type_name = t->dtype_name, .type = t->type,
+                  .n_dims = t->n_dims, .data = t->data, .bytes = t->bytes};
+    memcpy(w->dims, t->dims, sizeof(w->dims));
+    w->index = (int)(t - st_tensor_at(l->m->st, 0));
+    return true;
+}
+
+/* Finds a tensor whose type we know and counts it as used. */
+static bool find(loader *l, weight *w, const char *name)
+{
+    if (!(l->m->gguf ? find_gguf(l, w, name) : find_st(l, w, name))) return false;
+    if (w->type < 0) {
+        fault_add(&l->faults, "tensor '%s': type %s is not supported", name, w->type_name);
+        l->used[w->index] = true;
+        return false;
+    }
+    if (!l->used[w->index]) {
+        uint64_t n = 1;
+        for (int i = 0; i < w->n_dims; i++) n *= (uint64_t)w->dims[i];
+        l->m->n_params += n;
+        l->m->weight_bytes += w->bytes;
+    }
+    l->used[w->index] = true;
+    return true;
+}
+
+static bool exists(const loader *l, const char *name)
+{
+    return l->m->gguf ? gguf_find_tensor(l->m->gguf, name) != NULL : st_find(l->m->st, name) != NULL;
+}
+
+/* "[2304, 9216]" in the order of the file: GGUF has the fastest first. */
+static full_name shape_text(const loader *l, const int64_t *dims, int n)
+{
+    full_name out = {"["};
+    size_t at = 1;
+    for (int i = 0; i < n; i++) {
+        int64_t d = dims[l->m->gguf ? n - 1 - i : i];
+        at += (size_t)snprintf(out.s + at, sizeof(out.s) - at, d ? "%s%" PRId64 : "%sany",
+                               i ? ", " : "", d);
+    }
+    snprintf(out.s + at, sizeof(out.s) - at, "]");
+    return out;
+}
+
+/* A dimension of 0 in want may be anything above 0. */
+static bool check_shape(loader *l, const weight *w, const int64_t *want, int n)
+{
+    bool same = w->n_dims == n;
+    for (int i = 0; same && i < n; i++)
+        same = want[i] ? w->dims[i] == want[i] : w->dims[i] > 0 && w->dims[i] <= INT32_MAX;
+    if (same) return true;
+    full_name expected = shape_text(l, want, n), got = shape_text(l, w->dims, w->n_dims);
+    fault_add(&l->faults, "tensor '%s': expected %s, found %s", w->name, expected.s, got.s);
+    return false;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------- */
+
+/* Says that a tensor is missing, unless that was for its type, which has its fault already. */
+static bool missing(loader *l, const char *name, bool optional)
+{
+    if (!optional && !exists(l, name)) fault_add(&l->faults, "%s missing", name);
+    return false;
+}
+
+bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
+                 bool optional)
+{
+    full_name name = name_of(l, role, layer, ".weight");
+    weight w;
+    if (!find(l, &w, name.s)) return missing(l, name.s, optional);
+    if (!check_shape(l, &w, (int64_t[]){n_rows, n_cols}, 2)) return false;
+    size_t row_bytes = quant_row_bytes((dtype)w.type, (size_t)n_cols);
+    if (row_bytes == 0) {
+        fault_add(&l->faults, "tensor '%s': rows of %d elements do not fit type %s", w.name, n_cols,
+                  quant_formats[w.type]->name);
+        return false;
+    }
+    *out = (tensor){.name = w.name, .data = w.data, .type = (dtype)w.type,
+                    .n_rows = (int)w.dims[0], .n_cols = n_cols, .n_slices = 1,
+                    .row_bytes = row_bytes};
+    return true;
+}
+
+void ignore_tensor(loader *l, tensor_role role)
+{
+    full_name name = name_of(l, role, 0, ".weight");
+    weight w;
+    if (l->m->gguf ? find_gguf(l, &w, name.s) : find_st(l, &w, name.s)) l->used[w.index] = true;
+}
+
+/* A vector as float32. */
+static const float *load_vector(loader *l, const char *name, int width, bool optional)
+{
+    weight w;
+    if (!find(l, &w, name)) {
+        missing(l, name, optional);
+        return NULL;
+    }
+    if (!check_shape(l, &w, (int64_t[]){width}, 1)) return NULL;
+    if (quant_row_bytes((dtype)w.type, (size_t)width) != w.bytes) {
+        fault_add(&l->faults, "tensor '%s': a vector of %d in type %s", name, width,
+                  quant_formats[w.type]->name);
+        return NULL;
+    }
+    float *v = arena_alloc(&l->m->mem, (size_t)width, sizeof(float));
+    if (!v) {
+        l->out_of_memory = true;
+        return NULL;
+    }
+    quant_formats[w.type]->dequant(v, w.data, (size_t)width);
+    return v;
+}
+
+void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,
+                 bias_rule bias)
+{
+    *out = (linear){0};
+    load_tensor(l, &out->w, role, layer, n_out, n_in, false);
+    if (bias == BIAS_NONE) return;
+    full_name name = name_of(l, role, layer, ".bias");
+    out->bias = load_vector(l, name.s, n_out, bias == BIAS_OPTIONAL);
+}
+
+bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, bool optional)
+{
+    *out = (norm){0};
+    const float *w = load_vector(l, name_of(l, role, layer, ".weight").s, width, optional);
+    if (!w) return false;
+    *out = (norm){.kind = l->c.norm, .weight = w, .offset = l->c.norm_offset,
+                  .eps = (float)l->c.norm_eps};
+    if (l->c.norm == NORM_LAYER)
+        out->bias = load_vector(l, name_of(l, role, layer, ".bias").s, width, true);
+    return true;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------ */
+
+infer_status loader_open(loader *l, infer_model *m, const arch *a, const config *c, infer_error *err)
+{
+    *l = (loader){.m = m, .arch = a, .c = *c, .prefix = "", .outer = ""};
+    int n = m->gguf ? gguf_n_tensors(m->gguf) : st_n_tensors(m->st);
+    l->used = mem_zero((size_t)n + 1, sizeof(*l->used));
+    if (!l->used) return error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
+    if (m->gguf) return INFER_OK;
+    for (int i = 0; i < COUNT_OF(prefixes); i++) {
+        l->prefix = prefixes[i].text;
+        l->outer = prefixes[i].outer;
+        if (exists(l, name_of(l, ROLE_EMBED, 0, ".weight").s)) return INFER_OK;
+    }
+    l->prefix = prefixes[0].text; // the usual one, for the message that the embedding is missing
+    l->outer = prefixes[0].outer;
+    return INFER_OK;
+}
+
+static bool is_foreign(const char *name, size_t n)
+{
+    for (int i = 0; i < COUNT_OF(foreign); i++) {
+        size_t m = strlen(foreign[i]);
+        if (n >= m && memcmp(name, foreign[i], m) == 0) return true;
+    }
+    const char *tail = "rotary_emb.inv_freq"; // a buffer that old checkpoints carry
+    return n > strlen(tail) && memcmp(name + n - strlen(tail), tail, strlen(tail)) == 0;
+}
+
+static void warn_unused(const loader *l)
+{
+    const infer_model *m = l->m;
+    int n = m->gguf ? gguf_n_tensors(m->gguf) : st_n_tensors(m->st), n_unused = 0;
+    char text[400] = "";
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        if (l->used[i]) continue;
+        gguf_text name;
+        if (m->gguf) {
+            name = gguf_tensor_at(m->gguf, i)->name;
+        } else {
+            name.s = st_tensor_at(m->st, i)->name;
+            name.n = strlen(name.s);
+        }
+        if (is_foreign(name.s, name.n)) continue;
+        if (n_unused++ < 3)
+            at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%.*s", at ? ", " : "",
+                                   name.n > 100 ? 100 : (int)name.n, name.s);
+    }
+    if (n_unused)
+        log_line(&m->log, INFER_LOG_WARN, "%s: %d tensors are unknown to %s and not used: %s%s",
+                 m->path, n_unused, l->arch->name, text, n_unused > 3 ? ", …" : "");
+}
+
+infer_status loader_close(loader *l, infer_error *err)
+{
+    infer_status s = INFER_OK;
+    if (l->out_of_memory)
+        s = error_set(err, INFER_NOMEM, "%s: out of memory", l->m->path);
+    else if (l->faults.n)
+        s = fault_status(&l->faults, err, INFER_FORMAT, l->m->path);
+    else if (l->used)
+        warn_unused(l);
+    mem_free(l->used);
+    l->used = NULL;
+    return s;
+}
