@@ -3,12 +3,15 @@
 BUILD   ?= build
 CC      ?= gcc
 OPT     ?= -O2
+PREFIX  ?= /usr/local
 CSTD     = -std=c11 -D_GNU_SOURCE
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(WERROR)
 PKGS     = jansson libpcre2-8 libutf8proc
-CFLAGS  += $(CSTD) $(OPT) -g $(WARN) -ffp-contract=off -fvisibility=hidden -pthread -MMD -MP \
+CFLAGS  += $(CSTD) $(OPT) -g $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC -pthread -MMD -MP \
            -Iinclude -Isrc $(shell pkg-config --cflags $(PKGS)) $(EXTRA)
 LDLIBS  += $(shell pkg-config --libs $(PKGS)) -lm -pthread
+VERSION := $(shell sed -n 's/^.define INFER_VERSION "\(.*\)".*/\1/p' src/base/error.c)
+SONAME   = libinfer.so.$(firstword $(subst ., ,$(VERSION)))
 
 ARCH    := $(shell $(CC) -dumpmachine | cut -d- -f1)
 ifeq ($(ARCH),x86_64)
@@ -23,13 +26,15 @@ ISA_avx2       = -march=x86-64-v3
 ISA_avx512vnni = -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
 ISA_neon       = -march=armv8.2-a+dotprod
 
-LIB_SRC := $(wildcard src/base/*.c src/compute/*.c src/compute/cpu/*.c src/compute/cpu/ref/*.c \
-             src/compute/cpu/$(ISA_DIR)/*.c src/models/*.c src/inference/*.c)
+COMPUTE_SRC := $(wildcard src/base/*.c src/compute/*.c src/compute/cpu/*.c src/compute/cpu/ref/*.c \
+                 src/compute/cpu/$(ISA_DIR)/*.c)
+LIB_SRC := $(COMPUTE_SRC) $(wildcard src/models/*.c src/inference/*.c)
 CLI_SRC := $(wildcard src/cli/*.c)
+COMPUTE_OBJ := $(COMPUTE_SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
-all: $(BUILD)/infer
+all: $(BUILD)/infer ## the program (default)
 
 $(BUILD)/infer: $(CLI_OBJ) $(LIB_OBJ)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -38,24 +43,113 @@ $(BUILD)/infer: $(CLI_OBJ) $(LIB_OBJ)
 isa_of = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
 $(BUILD)/src/compute/%.o: src/compute/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(BASE_ISA) -O3 -fno-math-errno $(call isa_of,$<) -c -o $@ $<
+	$(CC) $(CFLAGS) $(BASE_ISA) $(if $(filter -O2,$(OPT)),-O3) -fno-math-errno $(call isa_of,$<) -c -o $@ $<
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(BASE_ISA) -c -o $@ $<
 
-# tests/unit/test_<module>.c: one program each, linked with the library's plain objects
+# ---- library: the archive is one object, so that names which are not infer_* stay inside
+lib: $(BUILD)/libinfer.a $(BUILD)/libinfer.so ## static and shared library
+$(BUILD)/libinfer.a: $(LIB_OBJ)
+	$(LD) -r -o $(BUILD)/libinfer.o $^
+	objcopy --localize-hidden $(BUILD)/libinfer.o
+	rm -f $@ && $(AR) rcs $@ $(BUILD)/libinfer.o
+$(BUILD)/libinfer.so: $(LIB_OBJ)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -o $@ $^ $(LDLIBS)
+
+D = $(DESTDIR)$(PREFIX)
+install: all lib ## headers, libraries, program and infer.pc to PREFIX (below DESTDIR)
+	install -d $(D)/bin $(D)/include $(D)/lib/pkgconfig
+	install -m 755 $(BUILD)/infer $(D)/bin/
+	install -m 644 include/*.h $(D)/include/
+	install -m 644 $(BUILD)/libinfer.a $(D)/lib/
+	install -m 755 $(BUILD)/libinfer.so $(D)/lib/libinfer.so.$(VERSION)
+	ln -sf libinfer.so.$(VERSION) $(D)/lib/$(SONAME)
+	ln -sf $(SONAME) $(D)/lib/libinfer.so
+	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' 'libdir=$${prefix}/lib' '' 'Name: infer' \
+	  'Description: transformer inference engine' 'Version: $(VERSION)' 'Cflags: -I$${includedir}' \
+	  'Libs: -L$${libdir} -linfer' 'Libs.private: -lm -pthread' 'Requires.private: $(PKGS)' >$(D)/lib/pkgconfig/infer.pc
+
+# ---- tests. Each program runs under scripts/tally, which counts what passed and shows what failed.
+TALLY   = scripts/tally
+PYTHON ?= python3
+PYTEST  = $(PYTHON) -m pytest -q -p no:cacheprovider --tb=short
+export INFER ?= $(BUILD)/infer
+run_all = @fail=0; for t in $(1); do $(TALLY) $$(basename $$t) $(2) $$t $(3) || fail=1; done; exit $$fail
+
+# the library's plain objects, of which a test takes what it needs (two objects may have one name: q, not r)
+$(BUILD)/objects.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) qcs $@ $^
+
+# tests/unit/test_<module>.c: one program each
 UNIT := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIB_OBJ)
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(BUILD)/objects.a
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
-unit: $(UNIT)
-	@for t in $(UNIT); do $$t || exit 1; done
+unit: $(UNIT) ## unit tests
+	$(call run_all,$(UNIT))
 
-# tests/kernels: the checker, one program
+# tests/kernels: the checker, one program: every instruction-set level of this machine against the reference
 CHECK_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kernels/*.c))
-$(BUILD)/check-kernels: $(CHECK_OBJ) $(LIB_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/check-kernels: $(CHECK_OBJ) $(COMPUTE_OBJ)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lm -pthread
+kernels: $(BUILD)/check-kernels ## kernel checker
+	@$(TALLY) check-kernels $(EMULATOR) $(BUILD)/check-kernels
 
-clean:
-	rm -rf $(BUILD)
-.PHONY: all unit clean
+golden: $(BUILD)/infer ## vectors from independent implementations, on every CPU level of this machine
+	$(call run_all,$(wildcard tests/golden/test_*.py),$(PYTEST))
+cli: $(BUILD)/infer ## the program's commands
+	$(call run_all,$(filter-out %/test_badfiles.py,$(wildcard tests/cli/test_*.py)),$(PYTEST))
+badfiles: $(BUILD)/infer ## malformed files
+	$(call run_all,$(wildcard tests/cli/test_badfiles.py),$(PYTEST))
+install-check: all lib ## an installed library, used by a program of its own
+	@$(TALLY) install scripts/check_install.sh
+
+SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+asan: export ASAN_OPTIONS = allocator_may_return_null=1:detect_stack_use_after_return=1
+asan: export INFER_SANITIZED = 1
+asan: ## unit tests, golden vectors and malformed files under AddressSanitizer and UBSan
+	$(MAKE) -k BUILD=build-asan OPT=-O1 EXTRA="$(SANITIZE)" INFER=build-asan/infer all unit golden badfiles
+ndebug: ## malformed files without asserts
+	$(MAKE) BUILD=build-ndebug EXTRA=-DNDEBUG INFER=build-ndebug/infer badfiles
+TSAN_UNIT = $(wildcard tests/unit/test_thread.c tests/unit/test_engine.c tests/unit/test_session.c)
+tsan: ## what uses threads under ThreadSanitizer
+	$(MAKE) BUILD=build-tsan OPT=-O1 EXTRA=-fsanitize=thread \
+	  UNIT="$(TSAN_UNIT:%.c=build-tsan/%)" unit
+arm64: ## kernels built for arm64, checked under qemu
+	$(if $(wildcard src/compute/cpu/arm/*.c),$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc LDFLAGS=-static \
+	  EMULATOR=qemu-aarch64 kernels,@echo "no arm64 kernels yet")
+
+# tests/fuzz/fuzz_<parser>.c: libFuzzer programs; seeds in tests/fuzz/seeds/<parser>
+FUZZ_SECONDS ?= 20
+FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+fuzz: ## every parser, FUZZ_SECONDS each
+	$(MAKE) BUILD=build-fuzz CC=clang OPT=-O1 EXTRA="$(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=build-fuzz/fuzz_%)
+	@fail=0; for f in $(FUZZ); do mkdir -p build-fuzz/corpus/$$f tests/fuzz/seeds/$$f; \
+	  ASAN_OPTIONS=allocator_may_return_null=1 $(TALLY) fuzz_$$f build-fuzz/fuzz_$$f -max_total_time=$(FUZZ_SECONDS) \
+	    -timeout=10 -rss_limit_mb=2048 -artifact_prefix=build-fuzz/ build-fuzz/corpus/$$f tests/fuzz/seeds/$$f || fail=1; \
+	  done; exit $$fail
+$(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/objects.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+headers: ## each public header compiles alone, as C11 and as C++
+	@for h in include/*.h; do \
+	  $(TALLY) $$h.c11 $(CC) $(CSTD) $(WARN) -Werror -fsyntax-only -x c $$h || exit 1; \
+	  $(TALLY) $$h.c++ clang -std=c++11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ $$h || exit 1; done
+style: ## whitespace, line length, who may include whom
+	@$(TALLY) style scripts/style.sh
+	@$(TALLY) layers scripts/layers.sh
+format: ## clang-format over all C
+	clang-format -i $(wildcard include/*.h src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] tests/*/*.[ch] examples/*.c)
+
+check: all unit kernels golden ## the short tests
+ci: ## every test
+	@scripts/ci.sh
+clean: ## what was built
+	rm -rf build build-*
+help:
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
+.SECONDARY:
+.PHONY: all lib install unit kernels golden cli badfiles install-check asan ndebug tsan arm64 fuzz headers style format \
+        check ci clean help
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
