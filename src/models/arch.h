@@ -48,7 +48,7 @@ const arch *arch_find_gguf(const char *name, size_t n);
 /* "llama, mistral, …" */
 void arch_list(char *text, size_t size);
 
-/* ---- for plan_layer (load.c) -------------------------------------------------------------------------------- */
+/* ---- for plan_layer (load.c) ----------------------------------------------------------------- */
 
 struct loader {
     infer_model *m;

@@ -36,7 +36,7 @@ const arch arch_gemma = {
     .plan_layer = plan_usual,
 };
 
-/* ---- Gemma 2 -------------------------------------------------------------------------------------- */
+/* ---- Gemma 2 --------------------------------------------------------------------------------- */
 
 static const tensor_name post_norm_names[] = {
     {ROLE_POST_ATTN_NORM, "layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
@@ -95,7 +95,7 @@ const arch arch_gemma2 = {
     .plan_layer = gemma2_plan,
 };
 
-/* ---- Gemma 3 ---------------------------------------------------------------------------------------- */
+/* ---- Gemma 3 --------------------------------------------------------------------------------- */
 
 static void gemma3_defaults(config *c, bool is_gguf)
 {

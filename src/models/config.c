@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- single settings ---------------------------------------------------------------------------- */
+/* ---- single settings ------------------------------------------------------------------------- */
 
 /* The first of the '|'-parted names that the text part or the top level has. */
 static const json_t *find_json(const config_source *s, const char *names)
@@ -170,10 +170,7 @@ cfg_found cfg_string(config_source *s, const char **out, const char *hf, const c
     if (f != FOUND) return f;
     char *copy = NULL;
     if (v.gguf && v.gguf->type == GGUF_STRING) {
-        gguf_text t = {0};
-        char full[256];
-        snprintf(full, sizeof(full), "%s.%s", s->prefix, key);
-        gguf_string(s->g, full, &t, NULL, NULL);
+        gguf_text t = gguf_value_text(v.gguf);
         copy = arena_strndup(s->mem, t.s, t.n);
     } else if (json_is_string(v.json)) {
         copy = arena_strndup(s->mem, json_string_value(v.json), json_string_length(v.json));
@@ -211,7 +208,7 @@ cfg_found cfg_activation(config_source *s, activation *out, const char *hf)
     return FOUND_BAD;
 }
 
-/* ---- rope ------------------------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------------------ */
 
 static void set_scaling(config_source *s, rope_spec *r, const char *where, const char *name, size_t n)
 {
@@ -270,9 +267,8 @@ static void read_rope_object(config_source *s, rope_spec *r, double *fraction, c
         r->short_factor = factor_list(&in, &n_short, "short_factor");
         r->long_factor = factor_list(&in, &n_long, "long_factor");
         r->n_factors = n_short == n_long ? n_short : -1;
-    } else if (r->scaling != ROPE_PLAIN && factor != FOUND) {
-        r->factor = 0; // worked out by config_check where that is possible
     }
+    if (r->scaling != ROPE_PLAIN && factor != FOUND) r->factor = 0; // finish_rope works it out
     if (in.faults.n) fault_add(&s->faults, "%s: %s", where, in.faults.text);
 }
 
@@ -339,6 +335,7 @@ static void read_rope_gguf(config_source *s, config *c)
     else if (given == FOUND && r->factor != 1)
         r->scaling = ROPE_LINEAR;
     if (r->scaling == ROPE_PLAIN) r->factor = 1;
+    if (r->scaling == ROPE_LONGROPE && given != FOUND) r->factor = 0; // finish_rope works it out
     r->divisors = factor_tensor(s, &r->n_divisors, "rope_freqs.weight");
     int n_long = 0;
     r->short_factor = factor_tensor(s, &r->n_factors, "rope_factors_short.weight");
@@ -355,7 +352,7 @@ static void read_rope_gguf(config_source *s, config *c)
     }
 }
 
-/* ---- everything ------------------------------------------------------------------------------------- */
+/* ---- everything ------------------------------------------------------------------------------ */
 
 static void read_layer_types(config_source *s, config *c)
 {
@@ -457,8 +454,8 @@ static void finish_rope(config_source *s, config *c, rope_spec *r, const char *w
         fault_add(&s->faults, "%s: %d rotated dimensions, the head has %d", where, r->dim,
                   c->head_dim);
     // a factor that is not given is how much longer the context became
-    if (r->factor == 0 && r->scaling == ROPE_YARN && r->original_len && c->n_ctx)
-        r->factor = (double)c->n_ctx / r->original_len;
+    if (r->factor == 0 && (r->scaling == ROPE_YARN || r->scaling == ROPE_LONGROPE))
+        r->factor = r->original_len ? (double)c->n_ctx / r->original_len : 1;
     rope_check(r, &s->faults, where);
 }
 

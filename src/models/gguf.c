@@ -71,7 +71,7 @@ const char *gguf_type_name(gguf_type t)
 /* For "%.*s" in messages: long names are cut. */
 static int shown(gguf_text t) { return t.n > 100 ? 100 : (int)t.n; }
 
-/* ---- reading ---------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static uint16_t load16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
 static uint32_t load32(const uint8_t *p) { return load16(p) | (uint32_t)load16(p + 2) << 16; }
@@ -123,7 +123,7 @@ static infer_status read_name(cursor *c, gguf_text *out, size_t limit, const cha
     return INFER_OK;
 }
 
-/* ---- values ------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static infer_status value_ends(const cursor *c, gguf_text key, const char *what, uint64_t n,
                                size_t have)
@@ -229,7 +229,7 @@ static infer_status read_values(gguf *g, part *p, cursor *c, uint64_t n)
     return INFER_OK;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------ */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* Bytes of the tensor from its dims; 0 in *bytes for an unknown type. */
 static infer_status tensor_size(const cursor *c, gguf_tensor *t)
@@ -344,7 +344,7 @@ done:
     return s;
 }
 
-/* ---- one file ------------------------------------------------------------------------------------- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 static bool value_is_integer(const gguf_value *v, int64_t *out);
 
@@ -407,7 +407,7 @@ static infer_status read_part(gguf *g, part *p, const char *path, const map_opti
     return read_tensors(g, &c, n_tensors, (uint64_t)alignment);
 }
 
-/* ---- split sets ------------------------------------------------------------------------------------- */
+/* ---- split sets ------------------------------------------------------------------------------ */
 
 /* The length of path without "-00001-of-0000N.gguf"; 0 where it does not end so. */
 static size_t split_prefix(const char *path, int n)
@@ -523,7 +523,7 @@ void gguf_close(gguf *g)
     mem_free(g);
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 const char *gguf_path(const gguf *g) { return g->parts[0].map.path; }
 int gguf_version(const gguf *g) { return g->version; }
@@ -559,7 +559,7 @@ const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name)
     return at < 0 ? NULL : &g->tensors[at];
 }
 
-/* ---- typed reads ---------------------------------------------------------------------------------------- */
+/* ---- typed reads ----------------------------------------------------------------------------- */
 
 static bool integer_at(gguf_type type, const uint8_t *p, int64_t *out)
 {
@@ -605,15 +605,19 @@ double gguf_array_number(const gguf_value *v, uint64_t i)
     return integer_at(v->item, p, &n) ? (double)n : 0;
 }
 
-/* "string \"llama\"", "u32 7", "array of u32": what was found, for a message. */
+gguf_text gguf_value_text(const gguf_value *v)
+{
+    return (gguf_text){(const char *)v->data + 8, (size_t)load64(v->data)};
+}
+
+/* "string 'llama'", "u32 7", "array of u32": what was found, for a message. */
 static void describe(const gguf_value *v, char *text, size_t size)
 {
     int64_t n;
     if (v->type == GGUF_ARRAY)
         snprintf(text, size, "array of %s", gguf_type_name(v->item));
     else if (v->type == GGUF_STRING)
-        snprintf(text, size, "string '%.*s'", (int)(load64(v->data) > 60 ? 60 : load64(v->data)),
-                 (const char *)v->data + 8);
+        snprintf(text, size, "string '%.*s'", shown(gguf_value_text(v)), gguf_value_text(v).s);
     else if (v->type == GGUF_BOOL)
         snprintf(text, size, "bool %s", v->data[0] ? "true" : "false");
     else if (value_is_integer(v, &n))
@@ -679,7 +683,7 @@ infer_status gguf_string(const gguf *g, const char *key, gguf_text *out, bool *f
     const gguf_value *v = look(g, key, found);
     if (!v) return INFER_OK;
     if (v->type != GGUF_STRING) return wrong(g, v, "a string", err);
-    *out = (gguf_text){(const char *)v->data + 8, (size_t)load64(v->data)};
+    *out = gguf_value_text(v);
     return INFER_OK;
 }
 

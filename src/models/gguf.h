@@ -69,6 +69,8 @@ infer_status gguf_string(const gguf *g, const char *key, gguf_text *out, bool *f
 /* Array of `item` type (GGUF_STRING arrays have ->strings); *out NULL when missing. */
 infer_status gguf_array(const gguf *g, const char *key, gguf_type item, const gguf_value **out,
                         infer_error *err);
+/* The text of a value of type GGUF_STRING. */
+gguf_text gguf_value_text(const gguf_value *v);
 /* Number i of an integer, float or bool array, as double. */
 double gguf_array_number(const gguf_value *v, uint64_t i);
 

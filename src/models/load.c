@@ -56,7 +56,7 @@ typedef struct weight {
     int index;
 } weight;
 
-/* ---- names ------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 typedef struct full_name {
     char s[256];
@@ -85,7 +85,7 @@ static full_name name_of(const loader *l, tensor_role role, int layer, const cha
     return out;
 }
 
-/* ---- finding --------------------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 static bool find_gguf(loader *l, weight *w, const char *name)
 {
@@ -163,7 +163,7 @@ static bool check_shape(loader *l, const weight *w, const int64_t *want, int n)
     return false;
 }
 
-/* ---- loading ----------------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 /* Says that a tensor is missing, unless that was for its type, which has its fault already. */
 static bool missing(loader *l, const char *name, bool optional)
@@ -243,7 +243,7 @@ bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, boo
     return true;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------ */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 infer_status loader_open(loader *l, infer_model *m, const arch *a, const config *c, infer_error *err)
 {

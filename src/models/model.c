@@ -12,7 +12,7 @@
 
 #define MAX_CONFIG (16 << 20) // bytes of a JSON file
 
-/* ---- which family ------------------------------------------------------------------------------------ */
+/* ---- which family ---------------------------------------------------------------------------- */
 
 static infer_status refuse(const char *path, const char *name, infer_error *err)
 {
@@ -51,11 +51,11 @@ static infer_status find_arch_hf(const arch **out, config_source *s, infer_error
         if (!first || i == 1) first = names[i];
     }
     if (!first)
-        return error_set(err, INFER_FORMAT, "%s: config.json: model_type missing", s->path);
+        return error_set(err, INFER_FORMAT, "%s: model_type missing", s->path);
     return refuse(s->path, first, err);
 }
 
-/* ---- config ------------------------------------------------------------------------------------------------ */
+/* ---- config ---------------------------------------------------------------------------------- */
 
 static infer_status read_json(json_t **out, const char *folder, const char *name, infer_error *err)
 {
@@ -98,7 +98,7 @@ static infer_status read_config(config *c, const arch **a, config_source *s, inf
     return fault_status(&s->faults, err, INFER_FORMAT, s->path);
 }
 
-/* ---- ids that end a text ---------------------------------------------------------------------------------------- */
+/* ---- ids that end a text --------------------------------------------------------------------- */
 
 static void add_eos(infer_model *m, const json_t *v)
 {
@@ -133,7 +133,7 @@ static infer_status read_eos(infer_model *m, const config_source *s, infer_error
     return INFER_OK;
 }
 
-/* ---- plan ----------------------------------------------------------------------------------------------------- */
+/* ---- plan ------------------------------------------------------------------------------------ */
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
@@ -191,7 +191,7 @@ static infer_status plan_model(infer_model *m, const config *c, infer_error *err
     return loader_close(&l, err);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static infer_status read_name(infer_model *m, const char *given, infer_error *err)
 {
@@ -231,6 +231,11 @@ static infer_status fill(infer_model *m, const char *path, bool is_folder, const
     infer_status st;
     if (is_folder) {
         if ((st = read_json(&json, m->path, "config.json", err)) != INFER_OK) goto done;
+        s.path = arena_printf(&scratch, "%s/config.json", m->path);
+        if (!s.path) {
+            st = error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
+            goto done;
+        }
         const json_t *text = json_object_get(json, "text_config");
         s.outer = json;
         s.json = json_is_object(text) ? text : json;
@@ -292,7 +297,7 @@ void infer_model_close(infer_model *m)
 
 bool model_broken(const infer_model *m) { return m->gguf ? gguf_broken(m->gguf) : st_broken(m->st); }
 
-/* ---- describing ---------------------------------------------------------------------------------------------------- */
+/* ---- describing ------------------------------------------------------------------------------ */
 
 /* The type that has most bytes of the matrices. */
 static const char *main_type(const infer_model *m)

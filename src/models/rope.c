@@ -136,7 +136,7 @@ static void yarn(float *f, const rope_spec *r, int original)
     }
 }
 
-static double attention_factor(const rope_spec *r, int original, int n_ctx)
+static double attention_factor(const rope_spec *r, int original)
 {
     if (r->scaling != ROPE_YARN && r->scaling != ROPE_LONGROPE) return 1;
     if (r->attention_factor > 0) return r->attention_factor;
@@ -145,14 +145,14 @@ static double attention_factor(const rope_spec *r, int original, int n_ctx)
             return yarn_mscale(r->factor, r->mscale) / yarn_mscale(r->factor, r->mscale_all_dim);
         return yarn_mscale(r->factor, 1);
     }
-    double factor = (double)n_ctx / original;
-    return factor <= 1 || original < 2 ? 1 : sqrt(1 + log(factor) / log(original));
+    return r->factor <= 1 || original < 2 ? 1 : sqrt(1 + log(r->factor) / log(original));
 }
 
 infer_status rope_build(rope_plan *out, const rope_spec *r, rope_pairing pairing, int n_ctx,
                         arena *mem, infer_error *err)
 {
     int n = r->dim / 2, original = r->original_len ? r->original_len : n_ctx;
+    if (r->scaling == ROPE_DYNAMIC) original = n_ctx; // whatever the file names the original
     float *f = arena_alloc(mem, (size_t)n, sizeof(float)), *longer = NULL;
     if (f && r->scaling == ROPE_LONGROPE) longer = arena_alloc(mem, (size_t)n, sizeof(float));
     if (!f || (r->scaling == ROPE_LONGROPE && !longer))
@@ -176,7 +176,7 @@ infer_status rope_build(rope_plan *out, const rope_spec *r, rope_pairing pairing
         .n_pairs = n,
         .pairing = pairing,
         .inv_freq = f,
-        .attention_factor = (float)attention_factor(r, original, n_ctx),
+        .attention_factor = (float)attention_factor(r, original),
         .scaling = r->scaling,
         .base = r->base,
         .factor = r->factor,

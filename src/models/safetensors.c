@@ -55,7 +55,7 @@ static infer_status no_memory(const char *path, infer_error *err)
     return error_set(err, INFER_NOMEM, "%s: out of memory", path);
 }
 
-/* ---- one file --------------------------------------------------------------------------------------- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 static infer_status read_shape(st_tensor *t, const json_t *shape, const char *path,
                                infer_error *err)
@@ -186,7 +186,7 @@ static infer_status read_shard(safetensors *s, const char *path, const map_optio
     return st;
 }
 
-/* ---- the folder --------------------------------------------------------------------------------------- */
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 /* Opens each file of the index once and checks that it has the tensors that the index says. */
 static infer_status read_index(safetensors *s, const char *index_path, const map_options *o,
