@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const arch arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma, arch_gemma2, arch_gemma3;
+extern const arch arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma, arch_gemma2,
+    arch_gemma3;
 
 const arch *const archs[] = {
-    &arch_llama, &arch_mistral, &arch_qwen2, &arch_qwen3,
+    &arch_llama, &arch_mistral, &arch_qwen2,  &arch_qwen3,
     &arch_gemma, &arch_gemma2,  &arch_gemma3, NULL,
 };
 

@@ -1,9 +1,9 @@
 /*
  * arch.h: what a family of models is: one constant row, in arch_<name>.c, listed in arch.c.
  *
- * A row gives the names that files call the family by, the names of its tensors where they differ from
- * the usual ones, what its configuration class assumes, its own settings, and how a layer is planned.
- * Nothing else in the program knows which family it runs.
+ * A row gives the names that files call the family by, the names of its tensors where they differ
+ * from the usual ones, what its configuration class assumes, its own settings, and how a layer is
+ * planned. Nothing else in the program knows which family it runs.
  */
 #ifndef MODELS_ARCH_H
 #define MODELS_ARCH_H
@@ -12,9 +12,22 @@
 
 /* What a tensor is for. */
 typedef enum tensor_role {
-    ROLE_EMBED, ROLE_FINAL_NORM, ROLE_HEAD,
-    ROLE_ATTN_NORM, ROLE_POST_ATTN_NORM, ROLE_Q, ROLE_K, ROLE_V, ROLE_O, ROLE_Q_NORM, ROLE_K_NORM,
-    ROLE_FFN_NORM, ROLE_POST_FFN_NORM, ROLE_GATE, ROLE_UP, ROLE_DOWN,
+    ROLE_EMBED,
+    ROLE_FINAL_NORM,
+    ROLE_HEAD,
+    ROLE_ATTN_NORM,
+    ROLE_POST_ATTN_NORM,
+    ROLE_Q,
+    ROLE_K,
+    ROLE_V,
+    ROLE_O,
+    ROLE_Q_NORM,
+    ROLE_K_NORM,
+    ROLE_FFN_NORM,
+    ROLE_POST_FFN_NORM,
+    ROLE_GATE,
+    ROLE_UP,
+    ROLE_DOWN,
     ROLE_COUNT
 } tensor_role;
 
@@ -38,7 +51,7 @@ struct arch {
     void (*read_config)(config_source *s, config *c);
     /* Fills p, which is zeroed; faults go to the loader. */
     void (*plan_layer)(loader *l, layer_plan *p, int layer);
-    rope_pairing gguf_pairing;     // of rope in GGUF files (q and k rows permuted: adjacent)
+    rope_pairing gguf_pairing; // of rope in GGUF files (q and k rows permuted: adjacent)
     rope_pairing hf_pairing;
 };
 
@@ -65,7 +78,8 @@ typedef enum bias_rule { BIAS_NONE, BIAS_OPTIONAL, BIAS_NEEDED } bias_rule;
 /* The weight [n_out, n_in] and its bias. */
 void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,
                  bias_rule bias);
-/* The family's kind of norm over width. False where there is none (which is a fault unless optional). */
+/* The family's kind of norm over width. False where there is none (which is a fault unless
+ * optional). */
 bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, bool optional);
 /* The weight alone, any number of rows where n_rows is 0. False where there is none (a fault unless
  * optional). */
@@ -79,8 +93,8 @@ infer_status loader_open(loader *l, infer_model *m, const arch *a, const config 
 /* Warns of tensors that nothing used; gives the faults. */
 infer_status loader_close(loader *l, infer_error *err);
 
-/* The usual layer: norm, q k v o, norm, gated FFN; window where the layer slides. Families that differ
- * change its result. */
+/* The usual layer: norm, q k v o, norm, gated FFN; window where the layer slides. Families that
+ * differ change its result. */
 void plan_usual(loader *l, layer_plan *p, int layer);
 
 #endif

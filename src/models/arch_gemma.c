@@ -1,8 +1,8 @@
 /*
- * arch_gemma.c: Gemma 1, 2 and 3. Norm weights are w with 1 + w applied (a GGUF file has the 1 added
- * already), embeddings are scaled by sqrt(d_model), the FFN is gated by tanh-GELU. Gemma 2 and 3 norm
- * each branch's output too; 2 caps scores and logits and slides on even layers; 3 norms q and k and
- * slides on all but every sixth layer, with a rope of its own there.
+ * arch_gemma.c: Gemma 1, 2 and 3. Norm weights are w with 1 + w applied (a GGUF file has the 1
+ * added already), embeddings are scaled by sqrt(d_model), the FFN is gated by tanh-GELU. Gemma 2
+ * and 3 norm each branch's output too; 2 caps scores and logits and slides on even layers; 3 norms
+ * q and k and slides on all but every sixth layer, with a rope of its own there.
  */
 #include <math.h>
 
@@ -19,7 +19,8 @@ static void gemma_defaults(config *c, bool is_gguf)
     c->head_dim = 256;
 }
 
-/* Old files name the activation wrongly under hidden_act; hidden_activation is the one that counts. */
+/* Old files name the activation wrongly under hidden_act; hidden_activation is the one that counts.
+ */
 static void gemma_read(config_source *s, config *c)
 {
     c->act = ACT_GELU_TANH;
@@ -29,8 +30,8 @@ static void gemma_read(config_source *s, config *c)
 
 const arch arch_gemma = {
     .name = "gemma",
-    .hf_names = (const char *const[]){"gemma", "GemmaForCausalLM", NULL},
-    .gguf_names = (const char *const[]){"gemma", NULL},
+    .hf_names = (const char *const[]){ "gemma", "GemmaForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ "gemma", NULL },
     .defaults = gemma_defaults,
     .read_config = gemma_read,
     .plan_layer = plan_usual,
@@ -39,10 +40,10 @@ const arch arch_gemma = {
 /* ---- Gemma 2 --------------------------------------------------------------------------------- */
 
 static const tensor_name post_norm_names[] = {
-    {ROLE_POST_ATTN_NORM, "layers.#.post_attention_layernorm", "blk.#.post_attention_norm"},
-    {ROLE_FFN_NORM, "layers.#.pre_feedforward_layernorm", "blk.#.ffn_norm"},
-    {ROLE_POST_FFN_NORM, "layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm"},
-    {ROLE_COUNT, NULL, NULL},
+    { ROLE_POST_ATTN_NORM, "layers.#.post_attention_layernorm", "blk.#.post_attention_norm" },
+    { ROLE_FFN_NORM, "layers.#.pre_feedforward_layernorm", "blk.#.ffn_norm" },
+    { ROLE_POST_FFN_NORM, "layers.#.post_feedforward_layernorm", "blk.#.post_ffw_norm" },
+    { ROLE_COUNT, NULL, NULL },
 };
 
 static void gemma2_defaults(config *c, bool is_gguf)
@@ -75,7 +76,8 @@ static void gemma2_read(config_source *s, config *c)
         c->query_scalar = (double)c->d_model / c->n_heads;
     if (c->sliding || c->n_layers < 1) return;
     c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
-    for (int i = 0; c->sliding && i < c->n_layers; i += 2) c->sliding[i] = 1;
+    for (int i = 0; c->sliding && i < c->n_layers; i += 2)
+        c->sliding[i] = 1;
 }
 
 static void gemma2_plan(loader *l, layer_plan *p, int layer)
@@ -87,8 +89,8 @@ static void gemma2_plan(loader *l, layer_plan *p, int layer)
 
 const arch arch_gemma2 = {
     .name = "gemma2",
-    .hf_names = (const char *const[]){"gemma2", "Gemma2ForCausalLM", NULL},
-    .gguf_names = (const char *const[]){"gemma2", NULL},
+    .hf_names = (const char *const[]){ "gemma2", "Gemma2ForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ "gemma2", NULL },
     .names = post_norm_names,
     .defaults = gemma2_defaults,
     .read_config = gemma2_read,
@@ -121,7 +123,8 @@ static void gemma3_read(config_source *s, config *c)
         c->query_scalar = (double)c->d_model / c->n_heads;
     if (c->sliding || c->n_layers < 1) return;
     c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
-    for (int i = 0; c->sliding && i < c->n_layers; i++) c->sliding[i] = (i + 1) % c->pattern != 0;
+    for (int i = 0; c->sliding && i < c->n_layers; i++)
+        c->sliding[i] = (i + 1) % c->pattern != 0;
 }
 
 static void gemma3_plan(loader *l, layer_plan *p, int layer)
@@ -133,9 +136,9 @@ static void gemma3_plan(loader *l, layer_plan *p, int layer)
 
 const arch arch_gemma3 = {
     .name = "gemma3",
-    .hf_names = (const char *const[]){"gemma3_text", "gemma3", "Gemma3ForCausalLM",
-                                      "Gemma3ForConditionalGeneration", NULL},
-    .gguf_names = (const char *const[]){"gemma3", NULL},
+    .hf_names = (const char *const[]){ "gemma3_text", "gemma3", "Gemma3ForCausalLM",
+                                       "Gemma3ForConditionalGeneration", NULL },
+    .gguf_names = (const char *const[]){ "gemma3", NULL },
     .names = post_norm_names,
     .defaults = gemma3_defaults,
     .read_config = gemma3_read,

@@ -1,7 +1,7 @@
 /*
  * arch_llama.c: Llama 1 to 3.3 and what shares its layer (SmolLM 2, TinyLlama, Yi, …), and Mistral,
- * which adds a sliding window on every layer. GGUF writes both as "llama", with q and k rows permuted
- * so that rope pairs are adjacent.
+ * which adds a sliding window on every layer. GGUF writes both as "llama", with q and k rows
+ * permuted so that rope pairs are adjacent.
  */
 #include "models/arch.h"
 
@@ -17,8 +17,8 @@ static void llama_defaults(config *c, bool is_gguf)
 
 const arch arch_llama = {
     .name = "llama",
-    .hf_names = (const char *const[]){"llama", "LlamaForCausalLM", NULL},
-    .gguf_names = (const char *const[]){"llama", NULL},
+    .hf_names = (const char *const[]){ "llama", "LlamaForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ "llama", NULL },
     .defaults = llama_defaults,
     .plan_layer = plan_usual,
     .gguf_pairing = ROPE_ADJACENT,
@@ -33,8 +33,8 @@ static void mistral_defaults(config *c, bool is_gguf)
 
 const arch arch_mistral = {
     .name = "mistral",
-    .hf_names = (const char *const[]){"mistral", "MistralForCausalLM", NULL},
-    .gguf_names = (const char *const[]){NULL},
+    .hf_names = (const char *const[]){ "mistral", "MistralForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ NULL },
     .defaults = mistral_defaults,
     .plan_layer = plan_usual,
 };

@@ -1,7 +1,7 @@
 /*
- * arch_qwen.c: Qwen 1.5 to 3. Qwen 2 is Llama's layer with biases on q, k and v; Qwen 3 has none, but
- * a norm over each head of q and k. Where use_sliding_window is set, layers from max_window_layers on
- * slide.
+ * arch_qwen.c: Qwen 1.5 to 3. Qwen 2 is Llama's layer with biases on q, k and v; Qwen 3 has none,
+ * but a norm over each head of q and k. Where use_sliding_window is set, layers from
+ * max_window_layers on slide.
  */
 #include "models/arch.h"
 
@@ -26,13 +26,14 @@ static void read_window(config_source *s, config *c)
     if (!windowed) c->window = 0;
     if (!c->window || c->sliding || c->n_layers < 1) return;
     c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
-    for (int i = first; c->sliding && i < c->n_layers; i++) c->sliding[i] = 1;
+    for (int i = first; c->sliding && i < c->n_layers; i++)
+        c->sliding[i] = 1;
 }
 
 const arch arch_qwen2 = {
     .name = "qwen2",
-    .hf_names = (const char *const[]){"qwen2", "Qwen2ForCausalLM", NULL},
-    .gguf_names = (const char *const[]){"qwen2", NULL},
+    .hf_names = (const char *const[]){ "qwen2", "Qwen2ForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ "qwen2", NULL },
     .defaults = qwen2_defaults,
     .read_config = read_window,
     .plan_layer = plan_usual,
@@ -54,8 +55,8 @@ static void qwen3_plan(loader *l, layer_plan *p, int layer)
 
 const arch arch_qwen3 = {
     .name = "qwen3",
-    .hf_names = (const char *const[]){"qwen3", "Qwen3ForCausalLM", NULL},
-    .gguf_names = (const char *const[]){"qwen3", NULL},
+    .hf_names = (const char *const[]){ "qwen3", "Qwen3ForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ "qwen3", NULL },
     .defaults = qwen3_defaults,
     .read_config = read_window,
     .plan_layer = qwen3_plan,

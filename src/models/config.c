@@ -52,9 +52,11 @@ static bool json_to_number(const json_t *v, number *out)
 {
     if (!json_is_number(v)) return false;
     out->value = json_number_value(v);
-    out->is_whole = json_is_integer(v) || (fabs(out->value) < 9e15 && out->value == floor(out->value));
+    out->is_whole =
+        json_is_integer(v) || (fabs(out->value) < 9e15 && out->value == floor(out->value));
     out->whole = json_is_integer(v) ? json_integer_value(v)
-                                    : out->is_whole ? (int64_t)out->value : 0;
+                 : out->is_whole    ? (int64_t)out->value
+                                    : 0;
     return true;
 }
 
@@ -76,7 +78,7 @@ typedef struct setting {
 
 static cfg_found look(const config_source *s, setting *v, const char *hf, const char *key)
 {
-    *v = (setting){0};
+    *v = (setting){ 0 };
     if (s->g) {
         v->gguf = key ? find_gguf(s, key) : NULL;
         if (!v->gguf) return FOUND_NONE;
@@ -98,13 +100,13 @@ static bool number_at(const setting *v, size_t i, number *out)
 
 static const char *kind_of(const setting *v)
 {
-    static const char *const json_kinds[] = {"an object", "a list", "a string", "an integer",
-                                             "a real number", "true", "false", "null"};
+    static const char *const json_kinds[] = { "an object",     "a list", "a string", "an integer",
+                                              "a real number", "true",   "false",    "null" };
     return v->gguf ? gguf_type_name(v->gguf->type) : json_kinds[json_typeof(v->json)];
 }
 
 static cfg_found bad(config_source *s, const char *hf, const char *key, const char *expected,
-                 const setting *v)
+                     const setting *v)
 {
     fault_add(&s->faults, "%s: expected %s, found %s", cfg_name(s, hf, key), expected, kind_of(v));
     return FOUND_BAD;
@@ -115,7 +117,7 @@ cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, i
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
-    number first = {0};
+    number first = { 0 };
     for (size_t i = 0; i < v.n; i++) {
         number x;
         if (!number_at(&v, i, &x) || !x.is_whole) return bad(s, hf, key, "an integer", &v);
@@ -191,10 +193,16 @@ cfg_found cfg_activation(config_source *s, activation *out, const char *hf)
         const char *name;
         activation act;
     } known[] = {
-        {"silu", ACT_SILU}, {"swish", ACT_SILU}, {"gelu", ACT_GELU_ERF},
-        {"gelu_python", ACT_GELU_ERF}, {"gelu_new", ACT_GELU_TANH}, {"gelu_fast", ACT_GELU_TANH},
-        {"gelu_pytorch_tanh", ACT_GELU_TANH}, {"relu", ACT_RELU}, {"relu2", ACT_RELU2},
-        {"quick_gelu", ACT_GELU_QUICK},
+        { "silu", ACT_SILU },
+        { "swish", ACT_SILU },
+        { "gelu", ACT_GELU_ERF },
+        { "gelu_python", ACT_GELU_ERF },
+        { "gelu_new", ACT_GELU_TANH },
+        { "gelu_fast", ACT_GELU_TANH },
+        { "gelu_pytorch_tanh", ACT_GELU_TANH },
+        { "relu", ACT_RELU },
+        { "relu2", ACT_RELU2 },
+        { "quick_gelu", ACT_GELU_QUICK },
     };
     const char *name;
     cfg_found f = cfg_string(s, &name, hf, NULL);
@@ -210,7 +218,8 @@ cfg_found cfg_activation(config_source *s, activation *out, const char *hf)
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
-static void set_scaling(config_source *s, rope_spec *r, const char *where, const char *name, size_t n)
+static void set_scaling(config_source *s, rope_spec *r, const char *where, const char *name,
+                        size_t n)
 {
     int scaling = rope_scaling_find(name, n);
     if (scaling < 0)
@@ -241,12 +250,12 @@ static const float *factor_list(config_source *s, int *n, const char *key)
     return out;
 }
 
-/* One object: rope_scaling, rope_parameters, or a member of a nested rope_parameters. Its settings are
- * read with the same calls, as a container of its own. */
+/* One object: rope_scaling, rope_parameters, or a member of a nested rope_parameters. Its settings
+ * are read with the same calls, as a container of its own. */
 static void read_rope_object(config_source *s, rope_spec *r, double *fraction, const json_t *object,
                              const char *where)
 {
-    config_source in = {.path = s->path, .json = object, .outer = object, .mem = s->mem};
+    config_source in = { .path = s->path, .json = object, .outer = object, .mem = s->mem };
     const char *type;
     int n_short = 0, n_long = 0;
     if (cfg_string(&in, &type, "rope_type|type", NULL) == FOUND)
@@ -372,8 +381,10 @@ static void read_layer_types(config_source *s, config *c)
         if (name && strcmp(name, "sliding_attention") == 0)
             sliding[i] = 1;
         else if (!name || strcmp(name, "full_attention") != 0)
-            fault_add(&s->faults, "layer_types: entry %zu is '%s', expected full_attention or "
-                      "sliding_attention", i, name ? name : "no string");
+            fault_add(&s->faults,
+                      "layer_types: entry %zu is '%s', expected full_attention or "
+                      "sliding_attention",
+                      i, name ? name : "no string");
     }
     c->sliding = sliding;
 }
@@ -393,7 +404,8 @@ static void read_pattern_gguf(config_source *s, config *c)
         return;
     }
     c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
-    for (int i = 0; c->sliding && i < c->n_layers; i++) c->sliding[i] = v.gguf->data[i] != 0;
+    for (int i = 0; c->sliding && i < c->n_layers; i++)
+        c->sliding[i] = v.gguf->data[i] != 0;
 }
 
 void config_read(config_source *s, config *c)
@@ -402,16 +414,16 @@ void config_read(config_source *s, config *c)
     cfg_int(s, &c->d_model, "hidden_size|n_embd", "embedding_length", 1, MAX_WIDTH);
     cfg_int(s, &c->d_ff, "intermediate_size|n_inner", "feed_forward_length", 1, MAX_WIDTH);
     cfg_int(s, &c->n_heads, "num_attention_heads|n_head", "attention.head_count", 1, MAX_WIDTH);
-    cfg_found kv = cfg_int(s, &c->n_kv_heads, "num_key_value_heads", "attention.head_count_kv", 1,
-                       MAX_WIDTH);
+    cfg_found kv =
+        cfg_int(s, &c->n_kv_heads, "num_key_value_heads", "attention.head_count_kv", 1, MAX_WIDTH);
     if (kv == FOUND_NULL) c->n_kv_heads = 0; // as many as heads
     if (cfg_int(s, &c->head_dim, "head_dim", "attention.key_length", 1, MAX_WIDTH) == FOUND_NULL)
         c->head_dim = 0;
     cfg_int(s, &c->head_dim_v, NULL, "attention.value_length", 1, MAX_WIDTH);
     cfg_int(s, &c->n_ctx, "max_position_embeddings|n_positions", "context_length", 1, INT32_MAX);
-    cfg_float(s, &c->norm_eps, c->norm == NORM_LAYER
-                                   ? "layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps"
-                                   : "rms_norm_eps|layer_norm_eps|norm_epsilon",
+    cfg_float(s, &c->norm_eps,
+              c->norm == NORM_LAYER ? "layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps"
+                                    : "rms_norm_eps|layer_norm_eps|norm_epsilon",
               c->norm == NORM_LAYER ? "attention.layer_norm_epsilon"
                                     : "attention.layer_norm_rms_epsilon");
     cfg_bool(s, &c->tied, "tie_word_embeddings", NULL);
@@ -443,7 +455,8 @@ static void need(config_source *s, int value, const char *hf, const char *key)
 static void check_number(config_source *s, double x, double min, const char *name)
 {
     if (!(isfinite(x) && x >= min && fabs(x) < 1e30))
-        fault_add(&s->faults, "%s: expected a finite number of at least %g, found %g", name, min, x);
+        fault_add(&s->faults, "%s: expected a finite number of at least %g, found %g", name, min,
+                  x);
 }
 
 static void finish_rope(config_source *s, config *c, rope_spec *r, const char *where)
@@ -481,14 +494,18 @@ void config_check(config_source *s, config *c)
         c->head_dim = c->d_model / c->n_heads;
     }
     if (c->head_dim_v == 0) c->head_dim_v = c->head_dim;
-    if ((int64_t)c->n_heads * c->head_dim > MAX_WIDTH || (int64_t)c->n_heads * c->head_dim_v > MAX_WIDTH)
-        fault_add(&s->faults, "%d heads of %d are wider than %d", c->n_heads, c->head_dim, MAX_WIDTH);
+    if ((int64_t)c->n_heads * c->head_dim > MAX_WIDTH ||
+        (int64_t)c->n_heads * c->head_dim_v > MAX_WIDTH)
+        fault_add(&s->faults, "%d heads of %d are wider than %d", c->n_heads, c->head_dim,
+                  MAX_WIDTH);
     if (!(c->norm_eps > 0 && c->norm_eps <= 1))
         fault_add(&s->faults, "%s: expected a number above 0 and at most 1, found %g",
                   cfg_name(s, "rms_norm_eps", "attention.layer_norm_rms_epsilon"), c->norm_eps);
     if (!(c->rotary_fraction > 0 && c->rotary_fraction <= 1))
-        fault_add(&s->faults, "partial_rotary_factor: expected a number above 0 and at most 1, "
-                  "found %g", c->rotary_fraction);
+        fault_add(&s->faults,
+                  "partial_rotary_factor: expected a number above 0 and at most 1, "
+                  "found %g",
+                  c->rotary_fraction);
     check_number(s, c->query_scalar, 0, "query_pre_attn_scalar");
     check_number(s, c->attn_softcap, 0, "attn_logit_softcapping");
     check_number(s, c->final_softcap, 0, "final_logit_softcapping");

@@ -1,9 +1,10 @@
 /*
  * config.h: a model's numbers, whichever container they come from.
  *
- * config_source is that container: the JSON of a Hugging Face config.json (text_config first, then the
- * top level), or GGUF keys "<architecture>.…". Each cfg_ call reads one setting under both its names;
- * what is wrong is added to the list of faults, so that a file's faults are told all at once.
+ * config_source is that container: the JSON of a Hugging Face config.json (text_config first, then
+ * the top level), or GGUF keys "<architecture>.…". Each cfg_ call reads one setting under both its
+ * names; what is wrong is added to the list of faults, so that a file's faults are told all at
+ * once.
  */
 #ifndef MODELS_CONFIG_H
 #define MODELS_CONFIG_H
@@ -14,36 +15,36 @@
 #include "models/rope.h"
 
 typedef struct config_source {
-    const char *path;        // for messages
-    const json_t *json;      // config.json's text part; NULL for GGUF
-    const json_t *outer;     // config.json's top level (may be the same)
-    const gguf *g;           // or GGUF
-    const char *prefix;      // general.architecture
-    arena *mem;              // holds arrays and strings
+    const char *path;    // for messages
+    const json_t *json;  // config.json's text part; NULL for GGUF
+    const json_t *outer; // config.json's top level (may be the same)
+    const gguf *g;       // or GGUF
+    const char *prefix;  // general.architecture
+    arena *mem;          // holds arrays and strings
     fault_list faults;
 } config_source;
 
 typedef struct config {
     int n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, head_dim_v;
-    int n_ctx;               // trained context
-    bool tied;               // the embedding is the head (safetensors; GGUF tells by the tensor)
+    int n_ctx; // trained context
+    bool tied; // the embedding is the head (safetensors; GGUF tells by the tensor)
     bool qkv_bias, attention_bias, mlp_bias; // on q k v; on q k v o; on the FFN
 
     norm_kind norm;
     double norm_eps;
-    float norm_offset;       // added to norm weights
+    float norm_offset; // added to norm weights
     activation act;
 
-    rope_spec rope;          // of layers that see everything, and of all where has_local is false
-    rope_spec rope_local;    // of sliding layers
+    rope_spec rope;       // of layers that see everything, and of all where has_local is false
+    rope_spec rope_local; // of sliding layers
     bool has_local;
-    double rotary_fraction;  // rotated part of a head
+    double rotary_fraction; // rotated part of a head
 
-    int window;              // of sliding layers; 0: none
-    uint8_t *sliding;        // [n_layers] 1: sliding; NULL: the family's rule
-    int pattern;             // every pattern-th layer sees everything; 0: not given
+    int window;       // of sliding layers; 0: none
+    uint8_t *sliding; // [n_layers] 1: sliding; NULL: the family's rule
+    int pattern;      // every pattern-th layer sees everything; 0: not given
 
-    double query_scalar;     // attention scale is its ^-1/2; 0: head_dim
+    double query_scalar; // attention scale is its ^-1/2; 0: head_dim
     double attn_softcap, final_softcap;
     double embed_scale, residual_scale, attn_scale, logit_scale; // attn_scale 0: by query_scalar
 } config;
@@ -52,15 +53,16 @@ typedef struct config {
 typedef enum cfg_found { FOUND_NONE, FOUND_NULL, FOUND, FOUND_BAD } cfg_found;
 
 /* hf: the JSON key, alternatives parted by '|' (the first that is there counts); key: the GGUF key
- * after "<architecture>."; NULL: this container has no such setting. *out stays as it is unless FOUND.
- * A list of equal integers counts as that integer. */
+ * after "<architecture>."; NULL: this container has no such setting. *out stays as it is unless
+ * FOUND. A list of equal integers counts as that integer. */
 cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, int min, int max);
 cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *key);
 cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key);
 /* *out is NUL-terminated, in the arena. */
 cfg_found cfg_string(config_source *s, const char **out, const char *hf, const char *key);
 cfg_found cfg_activation(config_source *s, activation *out, const char *hf);
-/* The name of a setting in this container, for messages: "key 'llama.block_count'", "hidden_size". */
+/* The name of a setting in this container, for messages: "key 'llama.block_count'", "hidden_size".
+ */
 const char *cfg_name(const config_source *s, const char *hf, const char *key);
 
 /* Reads what all families share into c, which holds the family's defaults. */

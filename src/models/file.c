@@ -17,9 +17,9 @@
 #include "models/locate.h"
 #include "models/safetensors.h"
 
-#define SHOWN_ITEMS 8            // of an array
-#define MAX_CONFIG (16 << 20)    // bytes of config.json
-#define MAX_NESTING 8            // objects in config.json
+#define SHOWN_ITEMS 8         // of an array
+#define MAX_CONFIG (16 << 20) // bytes of config.json
+#define MAX_NESTING 8         // objects in config.json
 
 struct infer_file {
     arena mem;
@@ -100,11 +100,12 @@ static void put_array(writer *w, const gguf_value *v)
 static infer_status add_meta(infer_file *f, const char *key, size_t n_key, const char *type,
                              const char *value, size_t n_value, infer_error *err)
 {
-    infer_status s = mem_reserve((void **)&f->meta, &f->cap_meta, f->n_meta + 1, sizeof(*f->meta),
-                                 err);
+    infer_status s =
+        mem_reserve((void **)&f->meta, &f->cap_meta, f->n_meta + 1, sizeof(*f->meta), err);
     if (s != INFER_OK) return s;
-    infer_meta_info m = {.key = copy_text(f, key, n_key), .type = type,
-                         .value = copy_text(f, value, n_value)};
+    infer_meta_info m = { .key = copy_text(f, key, n_key),
+                          .type = type,
+                          .value = copy_text(f, value, n_value) };
     if (!m.key || !m.value || !m.type) return error_set(err, INFER_NOMEM, "out of memory");
     f->meta[f->n_meta++] = m;
     return INFER_OK;
@@ -115,7 +116,7 @@ static infer_status meta_of_gguf(infer_file *f, infer_error *err)
     for (int i = 0; i < gguf_n_values(f->g); i++) {
         const gguf_value *v = gguf_value_at(f->g, i);
         infer_status s;
-        writer w = {.at = 0};
+        writer w = { .at = 0 };
         if (v->type == GGUF_STRING) {
             gguf_text t = gguf_value_text(v);
             s = add_meta(f, v->key.s, v->key.n, "string", t.s, t.n, err);
@@ -146,7 +147,8 @@ static infer_status tensors_of_gguf(infer_file *f, infer_error *err)
                                 : arena_printf(&f->mem, "type %" PRIu32, t->ggml_type);
         if (!to->name || !to->type) return error_set(err, INFER_NOMEM, "out of memory");
         to->n_dims = t->n_dims;
-        for (int d = 0; d < t->n_dims; d++) to->dims[d] = t->dims[t->n_dims - 1 - d];
+        for (int d = 0; d < t->n_dims; d++)
+            to->dims[d] = t->dims[t->n_dims - 1 - d];
         to->bytes = t->bytes;
     }
     return INFER_OK;
@@ -157,11 +159,12 @@ static infer_status tensors_of_gguf(infer_file *f, infer_error *err)
 static infer_status meta_of_object(infer_file *f, const char *prefix, const json_t *object,
                                    int depth, infer_error *err)
 {
-    static const char *const types[] = {"object", "array", "string", "integer", "real", "bool",
-                                        "bool", "null"};
+    static const char *const types[] = { "object", "array", "string", "integer",
+                                         "real",   "bool",  "bool",   "null" };
     const char *name;
     json_t *v;
-    json_object_foreach((json_t *)object, name, v) {
+    json_object_foreach((json_t *)object, name, v)
+    {
         char *key = arena_printf(&f->mem, "%s%s", prefix, name);
         char *inner = key ? arena_printf(&f->mem, "%s.", key) : NULL;
         if (!inner) return error_set(err, INFER_NOMEM, "out of memory");
@@ -169,12 +172,13 @@ static infer_status meta_of_object(infer_file *f, const char *prefix, const json
         if (json_is_object(v) && depth < MAX_NESTING) {
             s = meta_of_object(f, inner, v, depth + 1, err);
         } else if (json_is_string(v)) {
-            s = add_meta(f, key, strlen(key), "string", json_string_value(v),
-                         json_string_length(v), err);
+            s = add_meta(f, key, strlen(key), "string", json_string_value(v), json_string_length(v),
+                         err);
         } else {
             char text[1024];
             const size_t room = sizeof(text) - sizeof("…"); // where it is longer
-            size_t n = json_dumpb(v, text, room, JSON_ENCODE_ANY | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
+            size_t n = json_dumpb(v, text, room,
+                                  JSON_ENCODE_ANY | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
             if (n > room) { // what fits was written
                 memcpy(text + room, "…", sizeof("…"));
                 n = room + sizeof("…") - 1;
@@ -274,12 +278,12 @@ int infer_file_n_meta(const infer_file *f) { return (int)f->n_meta; }
 
 infer_meta_info infer_file_meta(const infer_file *f, int i)
 {
-    return i >= 0 && (size_t)i < f->n_meta ? f->meta[i] : (infer_meta_info){0};
+    return i >= 0 && (size_t)i < f->n_meta ? f->meta[i] : (infer_meta_info){ 0 };
 }
 
 int infer_file_n_tensors(const infer_file *f) { return f->n_tensors; }
 
 infer_tensor_info infer_file_tensor(const infer_file *f, int i)
 {
-    return i >= 0 && i < f->n_tensors ? f->tensors[i] : (infer_tensor_info){0};
+    return i >= 0 && i < f->n_tensors ? f->tensors[i] : (infer_tensor_info){ 0 };
 }

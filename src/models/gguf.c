@@ -11,9 +11,9 @@
  *           …     tensors: name string, u32 n_dims, u64 dims[n_dims], u32 type, u64 offset
  *           …     padding to general.alignment (32), then the data that offsets count from
  *
- * One pass fills values and tensors. Nothing is sized by a number of the file before that number has
- * been compared with the bytes that are left. A split set is one directory: the keys of its first
- * file, the tensors of all.
+ * One pass fills values and tensors. Nothing is sized by a number of the file before that number
+ * has been compared with the bytes that are left. A split set is one directory: the keys of its
+ * first file, the tensors of all.
  */
 #include "models/gguf.h"
 
@@ -27,11 +27,11 @@
 #include "base/mem.h"
 #include "models/names.h"
 
-#define MAX_KEY 65535       // bytes, by the format
-#define MAX_NAME 1024       // bytes of a tensor's name
-#define MAX_NESTING 4       // arrays of arrays
-#define MIN_PAIR 14         // bytes of the smallest pair: 8 + 1 + 4 + 1
-#define MIN_TENSOR 33       // bytes of the smallest tensor entry: 8 + 1 + 4 + 8 + 4 + 8
+#define MAX_KEY 65535 // bytes, by the format
+#define MAX_NAME 1024 // bytes of a tensor's name
+#define MAX_NESTING 4 // arrays of arrays
+#define MIN_PAIR 14   // bytes of the smallest pair: 8 + 1 + 4 + 1
+#define MIN_TENSOR 33 // bytes of the smallest tensor entry: 8 + 1 + 4 + 8 + 4 + 8
 
 /* One file of the set. */
 typedef struct part {
@@ -59,9 +59,10 @@ typedef struct cursor {
     infer_error *err;
 } cursor;
 
-static const char *const type_names[GGUF_TYPE_COUNT] = {
-    "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
-static const uint8_t type_sizes[GGUF_TYPE_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+static const char *const type_names[GGUF_TYPE_COUNT] = { "u8",  "i8",  "u16",  "i16",    "u32",
+                                                         "i32", "f32", "bool", "string", "array",
+                                                         "u64", "i64", "f64" };
+static const uint8_t type_sizes[GGUF_TYPE_COUNT] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
 const char *gguf_type_name(gguf_type t)
 {
@@ -118,7 +119,7 @@ static infer_status read_name(cursor *c, gguf_text *out, size_t limit, const cha
                          "%s: the name of %s %" PRIu64 " has %" PRIu64
                          " bytes, expected at most %zu (%zu are left in the file)",
                          c->path, what, index, n, limit, left(c));
-    *out = (gguf_text){(const char *)c->data + c->at, (size_t)n};
+    *out = (gguf_text){ (const char *)c->data + c->at, (size_t)n };
     c->at += (size_t)n;
     return INFER_OK;
 }
@@ -136,8 +137,9 @@ static infer_status value_ends(const cursor *c, gguf_text key, const char *what,
 
 static infer_status bad_type(const cursor *c, gguf_text key, uint32_t type)
 {
-    return error_set(c->err, INFER_FORMAT, "%s: key '%.*s': value type %" PRIu32
-                     ", expected 0 to %d", c->path, shown(key), key.s, type, GGUF_TYPE_COUNT - 1);
+    return error_set(c->err, INFER_FORMAT,
+                     "%s: key '%.*s': value type %" PRIu32 ", expected 0 to %d", c->path,
+                     shown(key), key.s, type, GGUF_TYPE_COUNT - 1);
 }
 
 static infer_status read_text(cursor *c, gguf_text key, gguf_text *out)
@@ -145,7 +147,7 @@ static infer_status read_text(cursor *c, gguf_text key, gguf_text *out)
     if (left(c) < 8) return value_ends(c, key, "a string length", 8, left(c));
     uint64_t n = load64(c->data + c->at);
     if (n > left(c) - 8) return value_ends(c, key, "a string", n, left(c) - 8);
-    *out = (gguf_text){(const char *)c->data + c->at + 8, (size_t)n};
+    *out = (gguf_text){ (const char *)c->data + c->at + 8, (size_t)n };
     c->at += 8 + (size_t)n;
     return INFER_OK;
 }
@@ -180,7 +182,7 @@ static infer_status read_array(cursor *c, gguf_text key, gguf_value *v, arena *v
             return error_set(c->err, INFER_FORMAT, "%s: key '%.*s': arrays nested deeper than %d",
                              c->path, shown(key), key.s, MAX_NESTING);
         for (uint64_t i = 0; i < count; i++) {
-            gguf_value inner = {0};
+            gguf_value inner = { 0 };
             infer_status s = read_array(c, key, &inner, NULL, depth + 1);
             if (s != INFER_OK) return s;
         }
@@ -215,7 +217,7 @@ static infer_status read_values(gguf *g, part *p, cursor *c, uint64_t n)
         infer_status s = mem_reserve((void **)&p->values, &p->cap_values, p->n_values + 1,
                                      sizeof(*p->values), c->err);
         if (s != INFER_OK) return s;
-        gguf_value v = {0};
+        gguf_value v = { 0 };
         int old;
         if ((s = read_name(c, &v.key, MAX_KEY, "key", i)) != INFER_OK) return s;
         if ((s = read_value(g, c, &v)) != INFER_OK) return s;
@@ -263,16 +265,18 @@ static infer_status read_tensor(cursor *c, gguf_tensor *t, uint64_t *offset, uin
     uint32_t n_dims;
     if ((s = read32(c, &n_dims, "the tensor list")) != INFER_OK) return s;
     if (n_dims < 1 || n_dims > 4)
-        return error_set(c->err, INFER_FORMAT, "%s: tensor '%.*s': %" PRIu32
-                         " dimensions, expected 1 to 4",
-                         c->path, shown(t->name), t->name.s, n_dims);
+        return error_set(c->err, INFER_FORMAT,
+                         "%s: tensor '%.*s': %" PRIu32 " dimensions, expected 1 to 4", c->path,
+                         shown(t->name), t->name.s, n_dims);
     t->n_dims = (int)n_dims;
-    for (int i = 0; i < 4; i++) t->dims[i] = 1;
+    for (int i = 0; i < 4; i++)
+        t->dims[i] = 1;
     for (int i = 0; i < t->n_dims; i++) {
         uint64_t d;
         if ((s = read64(c, &d, "the tensor list")) != INFER_OK) return s;
         if (d == 0 || d > INT64_MAX)
-            return error_set(c->err, INFER_FORMAT, "%s: tensor '%.*s': dimension %d is %" PRIu64
+            return error_set(c->err, INFER_FORMAT,
+                             "%s: tensor '%.*s': dimension %d is %" PRIu64
                              ", expected 1 to 2^63 - 1",
                              c->path, shown(t->name), t->name.s, i, d);
         t->dims[i] = (int64_t)d;
@@ -292,19 +296,22 @@ static infer_status place_tensors(gguf *g, const cursor *c, size_t from, const u
         gguf_tensor *t = &g->tensors[i];
         uint64_t at = offsets[i - from], end;
         if (at % alignment)
-            return error_set(c->err, INFER_FORMAT, "%s: tensor '%.*s': offset %" PRIu64
+            return error_set(c->err, INFER_FORMAT,
+                             "%s: tensor '%.*s': offset %" PRIu64
                              ", expected a multiple of the alignment %" PRIu64,
                              c->path, shown(t->name), t->name.s, at, alignment);
         if (__builtin_add_overflow(start, at, &at) || __builtin_add_overflow(at, t->bytes, &end))
-            return error_set(c->err, INFER_FORMAT, "%s: tensor '%.*s': offset %" PRIu64
-                             " is outside the file", c->path, shown(t->name), t->name.s,
-                             offsets[i - from]);
+            return error_set(c->err, INFER_FORMAT,
+                             "%s: tensor '%.*s': offset %" PRIu64 " is outside the file", c->path,
+                             shown(t->name), t->name.s, offsets[i - from]);
         if (at > c->size)
-            return error_set(c->err, INFER_FORMAT, "%s: file ends %" PRIu64
+            return error_set(c->err, INFER_FORMAT,
+                             "%s: file ends %" PRIu64
                              " bytes before tensor '%.*s' (%zu bytes, it starts at %" PRIu64 ")",
                              c->path, at - c->size, shown(t->name), t->name.s, c->size, at);
         if (end > c->size)
-            return error_set(c->err, INFER_FORMAT, "%s: file ends %" PRIu64
+            return error_set(c->err, INFER_FORMAT,
+                             "%s: file ends %" PRIu64
                              " bytes before the end of tensor '%.*s' (%zu bytes, expected at "
                              "least %" PRIu64 ")",
                              c->path, end - c->size, shown(t->name), t->name.s, c->size, end);
@@ -324,7 +331,7 @@ static infer_status read_tensors(gguf *g, cursor *c, uint64_t n, uint64_t alignm
         if (s == INFER_OK)
             s = mem_reserve((void **)&offsets, &cap, (size_t)i + 1, sizeof(*offsets), c->err);
         if (s != INFER_OK) goto done;
-        gguf_tensor t = {0};
+        gguf_tensor t = { 0 };
         int old;
         if ((s = read_tensor(c, &t, &offsets[i], i)) != INFER_OK) goto done;
         s = names_add(&g->names, t.name.s, t.name.n, (int)g->n_tensors, &old);
@@ -374,17 +381,19 @@ static infer_status read_header(cursor *c, int *version, uint64_t *n_tensors, ui
         return error_set(c->err, INFER_UNSUPPORTED, "%s: big-endian GGUF files are not supported",
                          c->path);
     if (v != 2 && v != 3)
-        return error_set(c->err, INFER_UNSUPPORTED,
-                         "%s: GGUF version %" PRIu32 ", expected 2 or 3", c->path, v);
+        return error_set(c->err, INFER_UNSUPPORTED, "%s: GGUF version %" PRIu32 ", expected 2 or 3",
+                         c->path, v);
     *version = (int)v;
     if (read64(c, n_tensors, "the header") != INFER_OK) return INFER_FORMAT;
     if (read64(c, n_values, "the header") != INFER_OK) return INFER_FORMAT;
     if (*n_values > left(c) / MIN_PAIR || *n_values > INT_MAX)
-        return error_set(c->err, INFER_FORMAT, "%s: header counts %" PRIu64
-                         " keys, %zu bytes are left", c->path, *n_values, left(c));
+        return error_set(c->err, INFER_FORMAT,
+                         "%s: header counts %" PRIu64 " keys, %zu bytes are left", c->path,
+                         *n_values, left(c));
     if (*n_tensors > left(c) / MIN_TENSOR || *n_tensors > INT_MAX / 2)
-        return error_set(c->err, INFER_FORMAT, "%s: header counts %" PRIu64
-                         " tensors, %zu bytes are left", c->path, *n_tensors, left(c));
+        return error_set(c->err, INFER_FORMAT,
+                         "%s: header counts %" PRIu64 " tensors, %zu bytes are left", c->path,
+                         *n_tensors, left(c));
     return INFER_OK;
 }
 
@@ -393,7 +402,7 @@ static infer_status read_part(gguf *g, part *p, const char *path, const map_opti
 {
     infer_status s = map_open(&p->map, path, o, log, err);
     if (s != INFER_OK) return s;
-    cursor c = {p->map.path, p->map.data, p->map.size, 0, err};
+    cursor c = { p->map.path, p->map.data, p->map.size, 0, err };
     uint64_t n_tensors, n_values;
     if ((s = read_header(&c, &g->version, &n_tensors, &n_values)) != INFER_OK) return s;
     if ((s = read_values(g, p, &c, n_values)) != INFER_OK) return s;
@@ -402,8 +411,10 @@ static infer_status read_part(gguf *g, part *p, const char *path, const map_opti
     bool found;
     if ((s = part_int(p, "general.alignment", &alignment, &found, err)) != INFER_OK) return s;
     if (alignment < 1 || alignment > 1 << 30 || (alignment & (alignment - 1)))
-        return error_set(err, INFER_FORMAT, "%s: key 'general.alignment': expected a power of two, "
-                         "found %" PRId64, path, alignment);
+        return error_set(err, INFER_FORMAT,
+                         "%s: key 'general.alignment': expected a power of two, "
+                         "found %" PRId64,
+                         path, alignment);
     return read_tensors(g, &c, n_tensors, (uint64_t)alignment);
 }
 
@@ -427,8 +438,10 @@ static infer_status check_split_keys(const part *p, int no, int n, infer_error *
     if (s == INFER_OK) s = part_int(p, "split.count", &found_n, &found, err);
     if (s != INFER_OK) return s;
     if (found_no != no || found_n != n)
-        return error_set(err, INFER_FORMAT, "%s: expected file %d of a split set of %d, found file "
-                         "%" PRId64 " of %" PRId64, p->map.path, no + 1, n, found_no + 1, found_n);
+        return error_set(err, INFER_FORMAT,
+                         "%s: expected file %d of a split set of %d, found file "
+                         "%" PRId64 " of %" PRId64,
+                         p->map.path, no + 1, n, found_no + 1, found_n);
     return INFER_OK;
 }
 
@@ -439,8 +452,10 @@ static infer_status read_siblings(gguf *g, int n, const map_options *o, const in
     const char *first = g->parts[0].map.path;
     size_t prefix = split_prefix(first, n);
     if (!prefix)
-        return error_set(err, INFER_FORMAT, "%s: first file of a split set of %d: expected a name "
-                         "that ends in -00001-of-%05d.gguf", first, n, n);
+        return error_set(err, INFER_FORMAT,
+                         "%s: first file of a split set of %d: expected a name "
+                         "that ends in -00001-of-%05d.gguf",
+                         first, n, n);
     part *parts = mem_zero((size_t)n, sizeof(*parts));
     if (!parts) return error_set(err, INFER_NOMEM, "%s: out of memory", first);
     parts[0] = g->parts[0];
@@ -466,9 +481,10 @@ static infer_status read_siblings(gguf *g, int n, const map_options *o, const in
     bool found;
     s = part_int(&g->parts[0], "split.tensors.count", &total, &found, err);
     if (s == INFER_OK && total != (int64_t)g->n_tensors)
-        return error_set(err, INFER_FORMAT, "%s: key 'split.tensors.count': %" PRId64
-                         " tensors expected in the split set, %zu found", first, total,
-                         g->n_tensors);
+        return error_set(err, INFER_FORMAT,
+                         "%s: key 'split.tensors.count': %" PRId64
+                         " tensors expected in the split set, %zu found",
+                         first, total, g->n_tensors);
     return s;
 }
 
@@ -490,14 +506,16 @@ infer_status gguf_open(gguf **out, const char *path, const map_options *o, const
     bool found;
     if ((s = part_int(&g->parts[0], "split.count", &n, &found, err)) != INFER_OK) goto fail;
     if (found && (n < 0 || n > 99999)) {
-        s = error_set(err, INFER_FORMAT, "%s: key 'split.count': expected 0 to 99999, found %"
-                      PRId64, path, n);
+        s = error_set(err, INFER_FORMAT,
+                      "%s: key 'split.count': expected 0 to 99999, found %" PRId64, path, n);
         goto fail;
     }
     if ((s = part_int(&g->parts[0], "split.no", &no, &found, err)) != INFER_OK) goto fail;
     if (n > 1 && no != 0) {
-        s = error_set(err, INFER_FORMAT, "%s: file %" PRId64 " of a split set of %" PRId64
-                      ": open its first file (-00001-of-%05d.gguf)", path, no + 1, n, (int)n);
+        s = error_set(err, INFER_FORMAT,
+                      "%s: file %" PRId64 " of a split set of %" PRId64
+                      ": open its first file (-00001-of-%05d.gguf)",
+                      path, no + 1, n, (int)n);
         goto fail;
     }
     if (n > 1 && (s = read_siblings(g, (int)n, o, log, err)) != INFER_OK) goto fail;
@@ -531,7 +549,8 @@ int gguf_version(const gguf *g) { return g->version; }
 uint64_t gguf_file_bytes(const gguf *g)
 {
     uint64_t n = 0;
-    for (int i = 0; i < g->n_parts; i++) n += g->parts[i].map.size;
+    for (int i = 0; i < g->n_parts; i++)
+        n += g->parts[i].map.size;
     return n;
 }
 
@@ -607,7 +626,7 @@ double gguf_array_number(const gguf_value *v, uint64_t i)
 
 gguf_text gguf_value_text(const gguf_value *v)
 {
-    return (gguf_text){(const char *)v->data + 8, (size_t)load64(v->data)};
+    return (gguf_text){ (const char *)v->data + 8, (size_t)load64(v->data) };
 }
 
 /* "string 'llama'", "u32 7", "array of u32": what was found, for a message. */

@@ -1,6 +1,7 @@
 /*
- * load.c: from a role ("the q projection of layer 3") to a checked view of the file's tensor, whichever
- * container it is in. Matrices stay where they are; vectors become float32 in the model's arena.
+ * load.c: from a role ("the q projection of layer 3") to a checked view of the file's tensor,
+ * whichever container it is in. Matrices stay where they are; vectors become float32 in the model's
+ * arena.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,36 +12,50 @@
 
 /* The usual names: Llama's, which most families follow. */
 static const tensor_name usual_names[ROLE_COUNT] = {
-    {ROLE_EMBED, "embed_tokens", "token_embd"},
-    {ROLE_FINAL_NORM, "norm", "output_norm"},
-    {ROLE_HEAD, "/lm_head", "output"},
-    {ROLE_ATTN_NORM, "layers.#.input_layernorm", "blk.#.attn_norm"},
-    {ROLE_POST_ATTN_NORM, NULL, NULL},
-    {ROLE_Q, "layers.#.self_attn.q_proj", "blk.#.attn_q"},
-    {ROLE_K, "layers.#.self_attn.k_proj", "blk.#.attn_k"},
-    {ROLE_V, "layers.#.self_attn.v_proj", "blk.#.attn_v"},
-    {ROLE_O, "layers.#.self_attn.o_proj", "blk.#.attn_output"},
-    {ROLE_Q_NORM, "layers.#.self_attn.q_norm", "blk.#.attn_q_norm"},
-    {ROLE_K_NORM, "layers.#.self_attn.k_norm", "blk.#.attn_k_norm"},
-    {ROLE_FFN_NORM, "layers.#.post_attention_layernorm", "blk.#.ffn_norm"},
-    {ROLE_POST_FFN_NORM, NULL, NULL},
-    {ROLE_GATE, "layers.#.mlp.gate_proj", "blk.#.ffn_gate"},
-    {ROLE_UP, "layers.#.mlp.up_proj", "blk.#.ffn_up"},
-    {ROLE_DOWN, "layers.#.mlp.down_proj", "blk.#.ffn_down"},
+    { ROLE_EMBED, "embed_tokens", "token_embd" },
+    { ROLE_FINAL_NORM, "norm", "output_norm" },
+    { ROLE_HEAD, "/lm_head", "output" },
+    { ROLE_ATTN_NORM, "layers.#.input_layernorm", "blk.#.attn_norm" },
+    { ROLE_POST_ATTN_NORM, NULL, NULL },
+    { ROLE_Q, "layers.#.self_attn.q_proj", "blk.#.attn_q" },
+    { ROLE_K, "layers.#.self_attn.k_proj", "blk.#.attn_k" },
+    { ROLE_V, "layers.#.self_attn.v_proj", "blk.#.attn_v" },
+    { ROLE_O, "layers.#.self_attn.o_proj", "blk.#.attn_output" },
+    { ROLE_Q_NORM, "layers.#.self_attn.q_norm", "blk.#.attn_q_norm" },
+    { ROLE_K_NORM, "layers.#.self_attn.k_norm", "blk.#.attn_k_norm" },
+    { ROLE_FFN_NORM, "layers.#.post_attention_layernorm", "blk.#.ffn_norm" },
+    { ROLE_POST_FFN_NORM, NULL, NULL },
+    { ROLE_GATE, "layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
+    { ROLE_UP, "layers.#.mlp.up_proj", "blk.#.ffn_up" },
+    { ROLE_DOWN, "layers.#.mlp.down_proj", "blk.#.ffn_down" },
 };
 
 /* Where a text model's tensors may lie in a checkpoint, and what stands beside it. */
 static const struct {
     const char *text, *outer;
 } prefixes[] = {
-    {"model.", ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."},
-    {"", ""},
+    { "model.", "" },
+    { "model.language_model.", "" },
+    { "language_model.model.", "language_model." },
+    { "", "" },
 };
 
 /* Tensors of these names are not the text model's, or nothing that is computed with. */
 static const char *const foreign[] = {
-    "vision", "multi_modal", "audio", "visual.", "model.vision", "model.audio", "model.embed_vision",
-    "model.embed_audio", "model.multi_modal", "model.visual", "mm.", "v.", "a.", "rope_freqs.",
+    "vision",
+    "multi_modal",
+    "audio",
+    "visual.",
+    "model.vision",
+    "model.audio",
+    "model.embed_vision",
+    "model.embed_audio",
+    "model.multi_modal",
+    "model.visual",
+    "mm.",
+    "v.",
+    "a.",
+    "rope_freqs.",
     "rope_factors_",
 };
 
@@ -50,7 +65,7 @@ typedef struct weight {
     const char *type_name; // of an unknown type
     int type;              // dtype or -1
     int n_dims;
-    int64_t dims[5];       // slowest first
+    int64_t dims[5]; // slowest first
     const uint8_t *data;
     uint64_t bytes;
     int index;
@@ -68,7 +83,7 @@ static full_name name_of(const loader *l, tensor_role role, int layer, const cha
     for (const tensor_name *o = l->arch->names; o && o->role != ROLE_COUNT; o++)
         if (o->role == role) n = o;
     const char *pattern = l->m->gguf ? n->gguf : n->hf;
-    full_name out = {{0}};
+    full_name out = { { 0 } };
     size_t at = 0;
     if (!l->m->gguf) {
         const char *prefix = pattern[0] == '/' ? l->outer : l->prefix;
@@ -92,8 +107,9 @@ static bool find_gguf(loader *l, weight *w, const char *name)
     const gguf *g = l->m->gguf;
     const gguf_tensor *t = gguf_find_tensor(g, name);
     if (!t) return false;
-    *w = (weight){.type = t->type, .n_dims = t->n_dims, .data = t->data, .bytes = t->bytes};
-    for (int i = 0; i < t->n_dims; i++) w->dims[i] = t->dims[t->n_dims - 1 - i];
+    *w = (weight){ .type = t->type, .n_dims = t->n_dims, .data = t->data, .bytes = t->bytes };
+    for (int i = 0; i < t->n_dims; i++)
+        w->dims[i] = t->dims[t->n_dims - 1 - i];
     w->index = (int)(t - gguf_tensor_at(g, 0));
     w->name = arena_strndup(&l->m->mem, name, strlen(name));
     w->type_name = "?";
@@ -106,8 +122,12 @@ static bool find_st(loader *l, weight *w, const char *name)
 {
     const st_tensor *t = st_find(l->m->st, name);
     if (!t) return false;
-    *w = (weight){.name = t->name, .type_name = t->dtype_name, .type = t->type,
-                  .n_dims = t->n_dims, .data = t->data, .bytes = t->bytes};
+    *w = (weight){ .name = t->name,
+                   .type_name = t->dtype_name,
+                   .type = t->type,
+                   .n_dims = t->n_dims,
+                   .data = t->data,
+                   .bytes = t->bytes };
     memcpy(w->dims, t->dims, sizeof(w->dims));
     w->index = (int)(t - st_tensor_at(l->m->st, 0));
     return true;
@@ -124,7 +144,8 @@ static bool find(loader *l, weight *w, const char *name)
     }
     if (!l->used[w->index]) {
         uint64_t n = 1;
-        for (int i = 0; i < w->n_dims; i++) n *= (uint64_t)w->dims[i];
+        for (int i = 0; i < w->n_dims; i++)
+            n *= (uint64_t)w->dims[i];
         l->m->n_params += n;
         l->m->weight_bytes += w->bytes;
     }
@@ -134,13 +155,14 @@ static bool find(loader *l, weight *w, const char *name)
 
 static bool exists(const loader *l, const char *name)
 {
-    return l->m->gguf ? gguf_find_tensor(l->m->gguf, name) != NULL : st_find(l->m->st, name) != NULL;
+    return l->m->gguf ? gguf_find_tensor(l->m->gguf, name) != NULL
+                      : st_find(l->m->st, name) != NULL;
 }
 
 /* "[2304, 9216]" in the order of the file: GGUF has the fastest first. */
 static full_name shape_text(const loader *l, const int64_t *dims, int n)
 {
-    full_name out = {"["};
+    full_name out = { "[" };
     size_t at = 1;
     for (int i = 0; i < n; i++) {
         int64_t d = dims[l->m->gguf ? n - 1 - i : i];
@@ -178,16 +200,20 @@ bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows
     full_name name = name_of(l, role, layer, ".weight");
     weight w;
     if (!find(l, &w, name.s)) return missing(l, name.s, optional);
-    if (!check_shape(l, &w, (int64_t[]){n_rows, n_cols}, 2)) return false;
+    if (!check_shape(l, &w, (int64_t[]){ n_rows, n_cols }, 2)) return false;
     size_t row_bytes = quant_row_bytes((dtype)w.type, (size_t)n_cols);
     if (row_bytes == 0) {
         fault_add(&l->faults, "tensor '%s': rows of %d elements do not fit type %s", w.name, n_cols,
                   quant_formats[w.type]->name);
         return false;
     }
-    *out = (tensor){.name = w.name, .data = w.data, .type = (dtype)w.type,
-                    .n_rows = (int)w.dims[0], .n_cols = n_cols, .n_slices = 1,
-                    .row_bytes = row_bytes};
+    *out = (tensor){ .name = w.name,
+                     .data = w.data,
+                     .type = (dtype)w.type,
+                     .n_rows = (int)w.dims[0],
+                     .n_cols = n_cols,
+                     .n_slices = 1,
+                     .row_bytes = row_bytes };
     return true;
 }
 
@@ -206,7 +232,7 @@ static const float *load_vector(loader *l, const char *name, int width, bool opt
         missing(l, name, optional);
         return NULL;
     }
-    if (!check_shape(l, &w, (int64_t[]){width}, 1)) return NULL;
+    if (!check_shape(l, &w, (int64_t[]){ width }, 1)) return NULL;
     if (quant_row_bytes((dtype)w.type, (size_t)width) != w.bytes) {
         fault_add(&l->faults, "tensor '%s': a vector of %d in type %s", name, width,
                   quant_formats[w.type]->name);
@@ -224,7 +250,7 @@ static const float *load_vector(loader *l, const char *name, int width, bool opt
 void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,
                  bias_rule bias)
 {
-    *out = (linear){0};
+    *out = (linear){ 0 };
     load_tensor(l, &out->w, role, layer, n_out, n_in, false);
     if (bias == BIAS_NONE) return;
     full_name name = name_of(l, role, layer, ".bias");
@@ -233,11 +259,12 @@ void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out,
 
 bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, bool optional)
 {
-    *out = (norm){0};
+    *out = (norm){ 0 };
     const float *w = load_vector(l, name_of(l, role, layer, ".weight").s, width, optional);
     if (!w) return false;
-    *out = (norm){.kind = l->c.norm, .weight = w, .offset = l->c.norm_offset,
-                  .eps = (float)l->c.norm_eps};
+    *out = (norm){
+        .kind = l->c.norm, .weight = w, .offset = l->c.norm_offset, .eps = (float)l->c.norm_eps
+    };
     if (l->c.norm == NORM_LAYER)
         out->bias = load_vector(l, name_of(l, role, layer, ".bias").s, width, true);
     return true;
@@ -245,9 +272,10 @@ bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, boo
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-infer_status loader_open(loader *l, infer_model *m, const arch *a, const config *c, infer_error *err)
+infer_status loader_open(loader *l, infer_model *m, const arch *a, const config *c,
+                         infer_error *err)
 {
-    *l = (loader){.m = m, .arch = a, .c = *c, .prefix = "", .outer = ""};
+    *l = (loader){ .m = m, .arch = a, .c = *c, .prefix = "", .outer = "" };
     int n = m->gguf ? gguf_n_tensors(m->gguf) : st_n_tensors(m->st);
     l->used = mem_zero((size_t)n + 1, sizeof(*l->used));
     if (!l->used) return error_set(err, INFER_NOMEM, "%s: out of memory", m->path);

@@ -59,8 +59,10 @@ static infer_status choose(char **found, char **names, int n, const char *folder
                            infer_error *err)
 {
     if (n == 0)
-        return error_set(err, INFER_NOT_FOUND, "%s: the folder has %s, expected config.json with "
-                         "safetensors, or a GGUF file", folder,
+        return error_set(err, INFER_NOT_FOUND,
+                         "%s: the folder has %s, expected config.json with "
+                         "safetensors, or a GGUF file",
+                         folder,
                          has_config ? "config.json without model.safetensors or its index"
                                     : "no config.json");
     if (n > 1) {
@@ -82,7 +84,7 @@ infer_status model_locate(char **found, bool *is_folder, const char *path, infer
 {
     *found = NULL;
     *is_folder = false;
-    arena mem = {0};
+    arena mem = { 0 };
     infer_status s;
     if (!dir_exists(path)) {
         if (!file_exists(path))

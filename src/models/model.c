@@ -18,13 +18,15 @@ static infer_status refuse(const char *path, const char *name, infer_error *err)
 {
     char known[640];
     arch_list(known, sizeof(known));
-    return error_set(err, INFER_UNSUPPORTED, "%s: architecture '%.60s' is not supported "
-                     "(supported: %s)", path, name, known);
+    return error_set(err, INFER_UNSUPPORTED,
+                     "%s: architecture '%.60s' is not supported "
+                     "(supported: %s)",
+                     path, name, known);
 }
 
 static infer_status find_arch_gguf(const arch **out, config_source *s, infer_error *err)
 {
-    gguf_text name = {0};
+    gguf_text name = { 0 };
     bool found;
     infer_status st = gguf_string(s->g, "general.architecture", &name, &found, err);
     if (st != INFER_OK) return st;
@@ -50,8 +52,7 @@ static infer_status find_arch_hf(const arch **out, config_source *s, infer_error
         if ((*out = arch_find_hf(names[i]))) return INFER_OK;
         if (!first || i == 1) first = names[i];
     }
-    if (!first)
-        return error_set(err, INFER_FORMAT, "%s: model_type missing", s->path);
+    if (!first) return error_set(err, INFER_FORMAT, "%s: model_type missing", s->path);
     return refuse(s->path, first, err);
 }
 
@@ -60,7 +61,7 @@ static infer_status find_arch_hf(const arch **out, config_source *s, infer_error
 static infer_status read_json(json_t **out, const char *folder, const char *name, infer_error *err)
 {
     *out = NULL;
-    arena mem = {0};
+    arena mem = { 0 };
     char *text = NULL;
     size_t n;
     char *path = arena_printf(&mem, "%s/%s", folder, name);
@@ -87,9 +88,13 @@ static infer_status read_config(config *c, const arch **a, config_source *s, inf
 {
     infer_status st = s->g ? find_arch_gguf(a, s, err) : find_arch_hf(a, s, err);
     if (st != INFER_OK) return st;
-    *c = (config){.embed_scale = 1, .residual_scale = 1, .logit_scale = 1, .rotary_fraction = 1};
-    rope_spec neutral = {.factor = 1, .low_freq = 1, .high_freq = 4, .beta_fast = 32,
-                         .beta_slow = 1, .truncate = true};
+    *c = (config){ .embed_scale = 1, .residual_scale = 1, .logit_scale = 1, .rotary_fraction = 1 };
+    rope_spec neutral = { .factor = 1,
+                          .low_freq = 1,
+                          .high_freq = 4,
+                          .beta_fast = 32,
+                          .beta_slow = 1,
+                          .truncate = true };
     c->rope = c->rope_local = neutral;
     (*a)->defaults(c, s->g != NULL);
     config_read(s, c);
@@ -108,7 +113,8 @@ static void add_eos(infer_model *m, const json_t *v)
         if (!json_is_integer(id)) continue;
         json_int_t x = json_integer_value(id);
         bool known = x < 0 || x > INT32_MAX;
-        for (int k = 0; k < m->n_eos_ids && !known; k++) known = m->eos_ids[k] == x;
+        for (int k = 0; k < m->n_eos_ids && !known; k++)
+            known = m->eos_ids[k] == x;
         if (!known) m->eos_ids[m->n_eos_ids++] = (int32_t)x;
     }
 }
@@ -195,16 +201,18 @@ static infer_status plan_model(infer_model *m, const config *c, infer_error *err
 
 static infer_status read_name(infer_model *m, const char *given, infer_error *err)
 {
-    gguf_text name = {0};
+    gguf_text name = { 0 };
     if (m->gguf) {
         infer_status s = gguf_string(m->gguf, "general.name", &name, NULL, err);
         if (s != INFER_OK) return s;
     }
     if (!name.n) { // the last part of the path
         size_t end = strlen(given), begin;
-        while (end > 1 && given[end - 1] == '/') end--;
-        for (begin = end; begin > 0 && given[begin - 1] != '/';) begin--;
-        name = (gguf_text){given + begin, end - begin};
+        while (end > 1 && given[end - 1] == '/')
+            end--;
+        for (begin = end; begin > 0 && given[begin - 1] != '/';)
+            begin--;
+        name = (gguf_text){ given + begin, end - begin };
     }
     m->name = arena_strndup(&m->mem, name.s, name.n);
     return m->name ? INFER_OK : error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
@@ -213,7 +221,8 @@ static infer_status read_name(infer_model *m, const char *given, infer_error *er
 static infer_status read_tokenizer(infer_model *m, infer_error *err)
 {
     if (m->gguf) {
-        if (!gguf_find(m->gguf, "tokenizer.ggml.model") && !gguf_find(m->gguf, "tokenizer.ggml.tokens"))
+        if (!gguf_find(m->gguf, "tokenizer.ggml.model") &&
+            !gguf_find(m->gguf, "tokenizer.ggml.tokens"))
             return INFER_OK;
         return tokenizer_from_gguf(&m->tok, m->gguf, err);
     }
@@ -226,8 +235,8 @@ static infer_status fill(infer_model *m, const char *path, bool is_folder, const
                          infer_error *err)
 {
     json_t *json = NULL;
-    arena scratch = {0}; // what the configuration holds
-    config_source s = {.path = m->path, .mem = &scratch};
+    arena scratch = { 0 }; // what the configuration holds
+    config_source s = { .path = m->path, .mem = &scratch };
     infer_status st;
     if (is_folder) {
         if ((st = read_json(&json, m->path, "config.json", err)) != INFER_OK) goto done;
@@ -262,17 +271,17 @@ done:
     return st;
 }
 
-infer_status infer_model_open(infer_model **out, const char *path, const infer_model_options *options,
-                              infer_error *err)
+infer_status infer_model_open(infer_model **out, const char *path,
+                              const infer_model_options *options, infer_error *err)
 {
     if (!out || !path) return error_set(err, INFER_ARGUMENT, "infer_model_open: NULL argument");
     *out = NULL;
-    infer_model_options o = {0};
+    infer_model_options o = { 0 };
     if (options) o = *options;
     infer_model *m = mem_zero(1, sizeof(*m));
     if (!m) return error_set(err, INFER_NOMEM, "%s: out of memory", path);
     m->log = o.log;
-    map_options how = {.no_mmap = o.no_mmap, .mlock = o.mlock};
+    map_options how = { .no_mmap = o.no_mmap, .mlock = o.mlock };
     bool is_folder;
     infer_status s = model_locate(&m->path, &is_folder, path, err);
     if (s == INFER_OK) s = fill(m, path, is_folder, &how, err);
@@ -295,20 +304,23 @@ void infer_model_close(infer_model *m)
     mem_free(m);
 }
 
-bool model_broken(const infer_model *m) { return m->gguf ? gguf_broken(m->gguf) : st_broken(m->st); }
+bool model_broken(const infer_model *m)
+{
+    return m->gguf ? gguf_broken(m->gguf) : st_broken(m->st);
+}
 
 /* ---- describing ------------------------------------------------------------------------------ */
 
 /* The type that has most bytes of the matrices. */
 static const char *main_type(const infer_model *m)
 {
-    size_t bytes[DT_COUNT] = {0};
+    size_t bytes[DT_COUNT] = { 0 };
     int best = m->embed.type;
     bytes[m->embed.type] += tensor_bytes(&m->embed);
     if (m->head.w.data != m->embed.data) bytes[m->head.w.type] += tensor_bytes(&m->head.w);
     for (int i = 0; i < m->n_layers; i++) {
         const layer_plan *p = &m->layers[i];
-        const linear *all[] = {&p->q, &p->k, &p->v, &p->o, &p->gate, &p->up, &p->down};
+        const linear *all[] = { &p->q, &p->k, &p->v, &p->o, &p->gate, &p->up, &p->down };
         for (int k = 0; k < COUNT_OF(all); k++)
             if (tensor_present(&all[k]->w)) bytes[all[k]->w.type] += tensor_bytes(&all[k]->w);
     }
@@ -338,6 +350,7 @@ infer_model_info infer_model_describe(const infer_model *m)
         .file_bytes = m->file_bytes,
         .has_tokenizer = m->tok != NULL,
     };
-    for (int i = 0; i < m->n_layers; i++) info.window = larger(info.window, m->layers[i].window);
+    for (int i = 0; i < m->n_layers; i++)
+        info.window = larger(info.window, m->layers[i].window);
     return info;
 }

@@ -8,7 +8,8 @@
 static size_t hash(const char *s, size_t n)
 {
     uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (uint8_t)s[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (uint8_t)s[i]) * 0x100000001b3u;
     return (size_t)(h ^ h >> 32);
 }
 
@@ -23,7 +24,7 @@ static name_slot *probe(const name_index *x, const char *s, size_t n)
 
 static infer_status grow(name_index *x)
 {
-    name_index bigger = {.n_slots = x->n_slots ? x->n_slots * 2 : 64, .n_used = x->n_used};
+    name_index bigger = { .n_slots = x->n_slots ? x->n_slots * 2 : 64, .n_used = x->n_used };
     bigger.slots = mem_zero(bigger.n_slots, sizeof(name_slot));
     if (!bigger.slots) return INFER_NOMEM;
     for (size_t i = 0; i < x->n_slots; i++)
@@ -41,7 +42,7 @@ infer_status names_add(name_index *x, const char *s, size_t n, int id, int *old)
         *old = slot->id;
         return INFER_FORMAT;
     }
-    *slot = (name_slot){s, n, id};
+    *slot = (name_slot){ s, n, id };
     x->n_used++;
     return INFER_OK;
 }
@@ -56,5 +57,5 @@ int names_find(const name_index *x, const char *s, size_t n)
 void names_free(name_index *x)
 {
     mem_free(x->slots);
-    *x = (name_index){0};
+    *x = (name_index){ 0 };
 }

@@ -11,9 +11,9 @@ static const struct {
     const char *name;
     rope_scaling scaling;
 } names[] = {
-    {"default", ROPE_PLAIN}, {"none", ROPE_PLAIN}, {"linear", ROPE_LINEAR},
-    {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN}, {"dynamic", ROPE_DYNAMIC},
-    {"longrope", ROPE_LONGROPE}, {"su", ROPE_LONGROPE},
+    { "default", ROPE_PLAIN },     { "none", ROPE_PLAIN },  { "linear", ROPE_LINEAR },
+    { "llama3", ROPE_LLAMA3 },     { "yarn", ROPE_YARN },   { "dynamic", ROPE_DYNAMIC },
+    { "longrope", ROPE_LONGROPE }, { "su", ROPE_LONGROPE },
 };
 const char rope_scaling_names[] = "default, linear, llama3, yarn, dynamic, longrope";
 
@@ -38,8 +38,10 @@ void rope_check(const rope_spec *r, fault_list *faults, const char *where)
                   r->dim);
     if (r->scaling == ROPE_LLAMA3) {
         if (!positive(r->low_freq) || !positive(r->high_freq) || r->high_freq <= r->low_freq)
-            fault_add(faults, "%s: low_freq_factor %g and high_freq_factor %g, expected "
-                      "0 < low < high", where, r->low_freq, r->high_freq);
+            fault_add(faults,
+                      "%s: low_freq_factor %g and high_freq_factor %g, expected "
+                      "0 < low < high",
+                      where, r->low_freq, r->high_freq);
     }
     if (r->scaling == ROPE_YARN) {
         if (!positive(r->beta_fast) || !positive(r->beta_slow))
@@ -85,7 +87,8 @@ static float period(double base, int i, int dim)
 
 static void plain(float *f, double base, int dim)
 {
-    for (int i = 0; i < dim / 2; i++) f[i] = 1.0f / period(base, i, dim);
+    for (int i = 0; i < dim / 2; i++)
+        f[i] = 1.0f / period(base, i, dim);
 }
 
 /* Long wavelengths are stretched by the factor, short ones stay, those between are blended. */
@@ -160,7 +163,8 @@ infer_status rope_build(rope_plan *out, const rope_spec *r, rope_pairing pairing
 
     plain(f, r->base, r->dim);
     if (r->scaling == ROPE_LINEAR)
-        for (int i = 0; i < n; i++) f[i] /= (float)r->factor;
+        for (int i = 0; i < n; i++)
+            f[i] /= (float)r->factor;
     if (r->scaling == ROPE_LLAMA3) llama3(f, r, original);
     if (r->scaling == ROPE_YARN) yarn(f, r, original);
     if (longer)
@@ -170,7 +174,8 @@ infer_status rope_build(rope_plan *out, const rope_spec *r, rope_pairing pairing
             longer[i] = 1.0f / (r->long_factor[i] * p);
         }
     if (r->divisors)
-        for (int i = 0; i < n; i++) f[i] /= r->divisors[i];
+        for (int i = 0; i < n; i++)
+            f[i] /= r->divisors[i];
 
     *out = (rope_plan){
         .n_pairs = n,

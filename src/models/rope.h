@@ -12,18 +12,18 @@
 typedef struct rope_spec {
     rope_scaling scaling;
     double base;
-    double factor;                    // 1: none
-    double low_freq, high_freq;       // llama3
-    double beta_fast, beta_slow;      // YaRN (Peng et al. 2023)
-    bool truncate;                    // YaRN: whole numbers as bounds of the ramp
-    double attention_factor;          // of YaRN and longrope; 0: follows from the factor
-    double mscale, mscale_all_dim;    // YaRN as DeepSeek has it; 0: not given
-    int original_len;                 // 0: the trained context
+    double factor;                           // 1: none
+    double low_freq, high_freq;              // llama3
+    double beta_fast, beta_slow;             // YaRN (Peng et al. 2023)
+    bool truncate;                           // YaRN: whole numbers as bounds of the ramp
+    double attention_factor;                 // of YaRN and longrope; 0: follows from the factor
+    double mscale, mscale_all_dim;           // YaRN as DeepSeek has it; 0: not given
+    int original_len;                        // 0: the trained context
     const float *short_factor, *long_factor; // longrope [n_factors]
     int n_factors;
-    const float *divisors;            // of each frequency, as GGUF stores llama3, or NULL
+    const float *divisors; // of each frequency, as GGUF stores llama3, or NULL
     int n_divisors;
-    int dim;                          // rotated dimensions of a head
+    int dim; // rotated dimensions of a head
 } rope_spec;
 
 /* Its scaling by a name that config files use ("llama3"); -1: unknown. */

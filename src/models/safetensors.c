@@ -3,7 +3,8 @@
  *
  *   offset  size  what
  *   0       8     header length n, little-endian
- *   8       n     JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, …,
+ *   8       n     JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]},
+ * …,
  *                 "__metadata__": {…}}; offsets count from the end of the header
  *   8 + n   …     data
  *
@@ -43,11 +44,11 @@ static const struct {
     int type; // dtype or -1
     int bits;
 } dtypes[] = {
-    {"F32", DT_F32, 32}, {"F16", DT_F16, 16}, {"BF16", DT_BF16, 16}, {"F64", -1, 64},
-    {"I64", -1, 64},     {"U64", -1, 64},     {"I32", -1, 32},       {"U32", -1, 32},
-    {"I16", -1, 16},     {"U16", -1, 16},     {"I8", -1, 8},         {"U8", -1, 8},
-    {"BOOL", -1, 8},     {"F8_E4M3", -1, 8},  {"F8_E5M2", -1, 8},    {"F8_E8M0", -1, 8},
-    {"F6_E2M3", -1, 6},  {"F6_E3M2", -1, 6},  {"F4", -1, 4},         {"C64", -1, 64},
+    { "F32", DT_F32, 32 }, { "F16", DT_F16, 16 }, { "BF16", DT_BF16, 16 }, { "F64", -1, 64 },
+    { "I64", -1, 64 },     { "U64", -1, 64 },     { "I32", -1, 32 },       { "U32", -1, 32 },
+    { "I16", -1, 16 },     { "U16", -1, 16 },     { "I8", -1, 8 },         { "U8", -1, 8 },
+    { "BOOL", -1, 8 },     { "F8_E4M3", -1, 8 },  { "F8_E5M2", -1, 8 },    { "F8_E8M0", -1, 8 },
+    { "F6_E2M3", -1, 6 },  { "F6_E3M2", -1, 6 },  { "F4", -1, 4 },         { "C64", -1, 64 },
 };
 
 static infer_status no_memory(const char *path, infer_error *err)
@@ -62,14 +63,18 @@ static infer_status read_shape(st_tensor *t, const json_t *shape, const char *pa
 {
     size_t n = json_array_size(shape); // 0 also where it is no array
     if (!json_is_array(shape) || n > COUNT_OF(t->dims))
-        return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': expected a shape of at most %d "
-                         "dimensions", path, t->name, COUNT_OF(t->dims));
+        return error_set(err, INFER_FORMAT,
+                         "%s: tensor '%.100s': expected a shape of at most %d "
+                         "dimensions",
+                         path, t->name, COUNT_OF(t->dims));
     t->n_dims = (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *d = json_array_get(shape, i);
         if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': dimension %zu of its shape "
-                             "is not a count", path, t->name, i);
+            return error_set(err, INFER_FORMAT,
+                             "%s: tensor '%.100s': dimension %zu of its shape "
+                             "is not a count",
+                             path, t->name, i);
         t->dims[i] = json_integer_value(d);
     }
     return INFER_OK;
@@ -83,13 +88,16 @@ static infer_status read_entry(st_tensor *t, const json_t *entry, const uint8_t 
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (!type || json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': expected dtype, shape and two "
-                         "data_offsets", path, t->name);
+        return error_set(err, INFER_FORMAT,
+                         "%s: tensor '%.100s': expected dtype, shape and two "
+                         "data_offsets",
+                         path, t->name);
     infer_status s = read_shape(t, json_object_get(entry, "shape"), path, err);
     if (s != INFER_OK) return s;
 
     int k = 0;
-    while (k < COUNT_OF(dtypes) && strcmp(dtypes[k].name, type) != 0) k++;
+    while (k < COUNT_OF(dtypes) && strcmp(dtypes[k].name, type) != 0)
+        k++;
     if (k == COUNT_OF(dtypes))
         return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': unknown dtype '%.40s'", path,
                          t->name, type);
@@ -98,20 +106,25 @@ static infer_status read_entry(st_tensor *t, const json_t *entry, const uint8_t 
 
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     if (from < 0 || to < from)
-        return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': data_offsets [%" PRId64 ", %"
-                         PRId64 "] go backwards", path, t->name, (int64_t)from, (int64_t)to);
+        return error_set(err, INFER_FORMAT,
+                         "%s: tensor '%.100s': data_offsets [%" PRId64 ", %" PRId64
+                         "] go backwards",
+                         path, t->name, (int64_t)from, (int64_t)to);
     if ((uint64_t)to > n)
-        return error_set(err, INFER_FORMAT, "%s: file ends %" PRIu64 " bytes before the end of "
-                         "tensor '%.100s'", path, (uint64_t)to - n, t->name);
+        return error_set(err, INFER_FORMAT,
+                         "%s: file ends %" PRIu64 " bytes before the end of "
+                         "tensor '%.100s'",
+                         path, (uint64_t)to - n, t->name);
     uint64_t bits = (uint64_t)dtypes[k].bits;
     for (int i = 0; i < t->n_dims; i++)
         if (__builtin_mul_overflow(bits, (uint64_t)t->dims[i], &bits))
             return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': its shape overflows", path,
                              t->name);
     if (bits % 8 || bits / 8 != (uint64_t)(to - from))
-        return error_set(err, INFER_FORMAT, "%s: tensor '%.100s': its shape in %s takes %" PRIu64
-                         " bytes, its data_offsets span %" PRId64, path, t->name, t->dtype_name,
-                         bits / 8, (int64_t)(to - from));
+        return error_set(err, INFER_FORMAT,
+                         "%s: tensor '%.100s': its shape in %s takes %" PRIu64
+                         " bytes, its data_offsets span %" PRId64,
+                         path, t->name, t->dtype_name, bits / 8, (int64_t)(to - from));
     t->data = data + from;
     t->bytes = (uint64_t)(to - from);
     return INFER_OK;
@@ -123,7 +136,7 @@ static infer_status add_tensor(safetensors *s, st_tensor *t, const char *name, c
     infer_status st = mem_reserve((void **)&s->tensors, &s->cap_tensors, s->n_tensors + 1,
                                   sizeof(*s->tensors), err);
     if (st != INFER_OK) return st;
-    *t = (st_tensor){.name = arena_strndup(&s->mem, name, strlen(name))};
+    *t = (st_tensor){ .name = arena_strndup(&s->mem, name, strlen(name)) };
     if (!t->name) return no_memory(path, err);
     if ((st = read_entry(t, entry, data, n, path, err)) != INFER_OK) return st;
     int old;
@@ -142,10 +155,13 @@ static infer_status read_header(json_t **out, size_t *size, const file_map *m, i
         return error_set(err, INFER_FORMAT, "%s: %zu bytes, expected a header length of 8 at least",
                          m->path, m->size);
     uint64_t n = 0;
-    for (int i = 7; i >= 0; i--) n = n << 8 | m->data[i];
+    for (int i = 7; i >= 0; i--)
+        n = n << 8 | m->data[i];
     if (n > m->size - 8 || n > MAX_HEADER)
-        return error_set(err, INFER_FORMAT, "%s: header length %" PRIu64 " exceeds the file (%zu "
-                         "bytes) or 100 MiB", m->path, n, m->size);
+        return error_set(err, INFER_FORMAT,
+                         "%s: header length %" PRIu64 " exceeds the file (%zu "
+                         "bytes) or 100 MiB",
+                         m->path, n, m->size);
     json_error_t why;
     *out = json_loadb((const char *)m->data + 8, (size_t)n, JSON_REJECT_DUPLICATES, &why);
     if (!*out)
@@ -163,11 +179,11 @@ static infer_status read_header(json_t **out, size_t *size, const file_map *m, i
 static infer_status read_shard(safetensors *s, const char *path, const map_options *o,
                                const infer_log *log, infer_error *err)
 {
-    infer_status st = mem_reserve((void **)&s->maps, &s->cap_maps, s->n_maps + 1, sizeof(*s->maps),
-                                  err);
+    infer_status st =
+        mem_reserve((void **)&s->maps, &s->cap_maps, s->n_maps + 1, sizeof(*s->maps), err);
     if (st != INFER_OK) return st;
     file_map *m = &s->maps[s->n_maps];
-    *m = (file_map){0};
+    *m = (file_map){ 0 };
     if ((st = map_open(m, path, o, log, err)) != INFER_OK) return st;
     s->n_maps++;
 
@@ -176,7 +192,8 @@ static infer_status read_shard(safetensors *s, const char *path, const map_optio
     if ((st = read_header(&header, &start, m, err)) != INFER_OK) return st;
     const char *name;
     json_t *entry;
-    json_object_foreach(header, name, entry) {
+    json_object_foreach(header, name, entry)
+    {
         if (strcmp(name, "__metadata__") == 0) continue;
         st_tensor t;
         st = add_tensor(s, &t, name, entry, m->data + start, m->size - start, m->path, err);
@@ -195,7 +212,7 @@ static infer_status read_index(safetensors *s, const char *index_path, const map
     char *text = NULL;
     size_t n;
     json_t *index = NULL;
-    name_index opened = {0};
+    name_index opened = { 0 };
     infer_status st = file_read(index_path, MAX_INDEX, &text, &n, err);
     if (st != INFER_OK) return st;
     json_error_t why;
@@ -212,13 +229,15 @@ static infer_status read_index(safetensors *s, const char *index_path, const map
     }
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)map, name, value) {
+    json_object_foreach((json_t *)map, name, value)
+    {
         const char *file = json_string_value(value);
         int old;
         if (!file || !*file || strchr(file, '/') || strchr(file, '\\') || file[0] == '.') {
-            st = error_set(err, INFER_FORMAT, "%s: weight_map: tensor '%.100s' is in '%.100s', "
-                           "expected the name of a file in the folder", index_path, name,
-                           file ? file : "(no string)");
+            st = error_set(err, INFER_FORMAT,
+                           "%s: weight_map: tensor '%.100s' is in '%.100s', "
+                           "expected the name of a file in the folder",
+                           index_path, name, file ? file : "(no string)");
             goto done;
         }
         if (names_find(&opened, file, strlen(file)) < 0) {
@@ -236,12 +255,12 @@ static infer_status read_index(safetensors *s, const char *index_path, const map
             if (st != INFER_OK) goto done;
         }
     }
-    json_object_foreach((json_t *)map, name, value)
-        if (!st_find(s, name)) {
-            st = error_set(err, INFER_FORMAT, "%s: weight_map: tensor '%.100s' is not in '%.100s'",
-                           index_path, name, json_string_value(value));
-            break;
-        }
+    json_object_foreach((json_t *)map, name, value) if (!st_find(s, name))
+    {
+        st = error_set(err, INFER_FORMAT, "%s: weight_map: tensor '%.100s' is not in '%.100s'",
+                       index_path, name, json_string_value(value));
+        break;
+    }
 done:
     names_free(&opened);
     json_decref(index);
@@ -266,8 +285,10 @@ infer_status st_open(safetensors **out, const char *folder, const map_options *o
     else if (file_exists(single))
         st = read_shard(s, single, o, log, err);
     else
-        st = error_set(err, INFER_NOT_FOUND, "%s: neither model.safetensors nor "
-                       "model.safetensors.index.json is there", folder);
+        st = error_set(err, INFER_NOT_FOUND,
+                       "%s: neither model.safetensors nor "
+                       "model.safetensors.index.json is there",
+                       folder);
     if (st != INFER_OK) {
         st_close(s);
         return st;
@@ -279,7 +300,8 @@ infer_status st_open(safetensors **out, const char *folder, const map_options *o
 void st_close(safetensors *s)
 {
     if (!s) return;
-    for (size_t i = 0; i < s->n_maps; i++) map_close(&s->maps[i]);
+    for (size_t i = 0; i < s->n_maps; i++)
+        map_close(&s->maps[i]);
     mem_free(s->maps);
     mem_free(s->tensors);
     names_free(&s->names);
@@ -290,7 +312,8 @@ void st_close(safetensors *s)
 uint64_t st_file_bytes(const safetensors *s)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < s->n_maps; i++) n += s->maps[i].size;
+    for (size_t i = 0; i < s->n_maps; i++)
+        n += s->maps[i].size;
     return n;
 }
 
