@@ -1,0 +1,182 @@
+/*
+ * cli.h: what the commands share: the command row, options as a table, errors and exit codes,
+ * output that behaves in pipes, Ctrl-C, and finding a model by name.
+ *
+ * A command is one file cmd_<name>.c with a `const cli_command cmd_<name>` and one line in
+ * CLI_COMMANDS. Its help text, its checks and its messages all come from its option table.
+ */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/compiler.h"
+#include "infer.h"
+
+/* The one list of commands, in the order of the help. */
+#define CLI_COMMANDS(X)                                                                            \
+    X(run)                                                                                         \
+    X(predict)                                                                                     \
+    X(tokenize)                                                                                    \
+    X(inspect)                                                                                     \
+    X(eval)                                                                                        \
+    X(perplexity)                                                                                  \
+    X(bench)                                                                                       \
+    X(doctor)
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+typedef enum cli_kind {
+    OPT_FLAG,     // bool
+    OPT_INT,      // int from min to max
+    OPT_U64,      // uint64_t
+    OPT_FLOAT,    // float from min to max, finite
+    OPT_TEXT,     // const char *
+    OPT_LIST,     // cli_list, the option may be repeated
+    OPT_CHOICE,   // const char *, one of choices "a|b|c"
+    OPT_INT_TEXT, // cli_int_text, two values
+    OPT_LATER,    // in the plan, not built yet: refused by name
+} cli_kind;
+
+#define CLI_LIST_MAX 64
+typedef struct cli_list {
+    const char *v[CLI_LIST_MAX + 1]; // NULL-terminated
+    int n;
+} cli_list;
+
+typedef struct cli_int_text {
+    bool given;
+    int number;
+    const char *text;
+} cli_int_text;
+
+typedef struct cli_option {
+    const char *name;  // "--temp"; NULL ends the table
+    const char *value; // what the help calls its value, "T"; NULL for flags
+    cli_kind kind;
+    size_t at;         // offset of the field in the command's option struct
+    double min, max;   // of OPT_INT, OPT_FLOAT and OPT_INT_TEXT
+    bool above_min;    // min itself is refused
+    const char *choices;
+    const char *help;
+} cli_option;
+
+typedef struct cli_args {
+    const char *v[2];
+    int n;
+} cli_args;
+
+typedef struct cli_command cli_command;
+struct cli_command {
+    const char *name;
+    const char *args;          // "MODEL [PROMPT]"
+    int min_args, max_args;    // at most 2
+    const char *summary;       // one line
+    const char *text;          // more for its own help, paragraphs separated by newlines; or NULL
+    const cli_option *options;
+    int (*run)(int argc, char **argv); // argv[0] is the first argument after the name
+};
+
+#define X(name) extern const cli_command cmd_##name;
+CLI_COMMANDS(X)
+#undef X
+
+/* Fills *options (already holding the defaults) and *args. True where the command shall go on; false
+ * after help or a mistake, with *code as the exit code. */
+bool cli_parse(const cli_command *c, void *options, cli_args *args, int argc, char **argv,
+               int *code);
+void cli_help(FILE *f, const cli_command *c);
+/* Wraps text to 80 columns; the first line starts at column `at`, the others are indented. */
+void cli_wrap(FILE *f, int at, int indent, const char *text);
+
+/* ---- errors ----------------------------------------------------------------------------------- */
+
+/* "infer: message" as one line on standard error; returns code. */
+int cli_error(int code, const char *fmt, ...) ATTR_PRINTF(2, 3);
+/* "infer: run: message"; returns EXIT_USAGE. */
+int cli_usage(const cli_command *c, const char *fmt, ...) ATTR_PRINTF(2, 3);
+/* The library's error as one line (nothing after Ctrl-C); returns its exit code. */
+int cli_fail(const infer_error *err);
+void cli_warn(const char *fmt, ...) ATTR_PRINTF(1, 2);
+/* Receives the library's log: warnings become lines on standard error. */
+extern const infer_log cli_log;
+/* Of names, the one that is nearest to word, or NULL where none is near. */
+const char *cli_nearest(const char *word, const char *const *names, int n);
+
+/* ---- input and output --------------------------------------------------------------------------- */
+
+/* Standard input whole; *text is the caller's (mem_free). Returns an exit code. */
+int cli_read_input(char **text, size_t *n, const char *what);
+/* Flushes standard output; where writing failed, says so and returns EXIT_FAILED, else code. */
+int cli_flush(int code);
+/* Escape sequences for a bold line where f is a terminal and NO_COLOR is not set, else "". */
+const char *cli_bold(FILE *f);
+const char *cli_plain(FILE *f);
+/* At most max columns of s (0: all), control characters written as escapes, "…" where it is cut. */
+void cli_put_text(FILE *f, const char *s, size_t n, int max);
+/* "241.4 MB". The buffer is the caller's. */
+const char *cli_bytes(char out[32], uint64_t bytes);
+/* One line of progress on standard error, replaced by the next; silent where it is no terminal. */
+void cli_progress(const char *fmt, ...) ATTR_PRINTF(1, 2);
+void cli_progress_end(void);
+double cli_now(void); // seconds
+/* A JSON string of any bytes: what is not UTF-8 becomes U+FFFD. */
+json_t *cli_json_text(const char *s, size_t n);
+json_t *cli_json_ids(const int32_t *ids, size_t n);
+/* Prints and frees root as one line. Returns an exit code. */
+int cli_json_print(json_t *root);
+
+/* ---- Ctrl-C ------------------------------------------------------------------------------------ */
+
+/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly. */
+void cli_signals(void);
+/* From here on the first Ctrl-C only cancels this work (NULL: back to the start); the second ends. */
+void cli_interrupt_engine(infer_engine *engine);
+void cli_interrupt_session(infer_session *session);
+bool cli_interrupted(void);
+
+/* ---- models and engines -------------------------------------------------------------------------- */
+
+typedef struct cli_engine {
+    int threads;
+    const char *cpu, *backend, *kv_type;
+    bool exact, mlock, no_mmap;
+} cli_engine;
+
+/* The rows that every command with an engine has; T is its option struct, with `cli_engine engine`. */
+#define ENGINE_OPTIONS(T)                                                                          \
+    {"--threads", "N", OPT_INT, offsetof(T, engine.threads), .min = 1, .max = 256,                 \
+     .help = "threads (default: physical cores that this process may use)"},                       \
+    {"--cpu", "LEVEL", OPT_TEXT, offsetof(T, engine.cpu),                                          \
+     .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)"},     \
+    {"--backend", "NAME", OPT_CHOICE, offsetof(T, engine.backend), .choices = "auto|cpu|cuda",     \
+     .help = "where to compute (default: auto)"},                                                  \
+    {"--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = "f16|f32",           \
+     .help = "type of the KV cache (default: f16; f32 with --exact)"},                             \
+    {"--exact", NULL, OPT_FLAG, offsetof(T, engine.exact),                                         \
+     .help = "float32 activations, cache and sums: no rounding beyond the file's own"},            \
+    {"--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory"},  \
+    {"--no-mmap", NULL, OPT_FLAG, offsetof(T, engine.no_mmap),                                     \
+     .help = "read the file into memory instead of mapping it"}
+
+/* Checks the values that only the library knows (levels, backends) and takes INFER_CPU where --cpu is
+ * absent. Returns an exit code. */
+int cli_engine_check(const cli_command *c, cli_engine *e);
+/* The library's options with what the user chose; sizes are left to the command. */
+infer_engine_options cli_engine_options(const cli_engine *e);
+/* Where a model's name leads: a path, a name in the store, or `default`. *path is the caller's
+ * (mem_free). Returns an exit code, having named the nearest where nothing is found. */
+int cli_model_path(char **path, const char *name);
+/* Resolves and opens. Returns an exit code. */
+int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
+/* The model's tokenizer; NULL after a message where it has none. */
+const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name);
+/* Feeds ids in steps of at most max_rows; the last row wants `want`. */
+infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
+                      unsigned want, infer_error *err);
+
+#endif

@@ -1,0 +1,212 @@
+/*
+ * model.c: from what the user wrote to an open model: names in the local store, the default model,
+ * the nearest name where there is none, and the options that all engines share.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+
+#define DEFAULT_FILE "gemma-3-270m-q4_k_m.gguf"
+
+/* ---- names ------------------------------------------------------------------------------------ */
+
+// ${INFER_HOME:-${XDG_DATA_HOME:-~/.local/share}/infer}/models
+static char *store_folder(arena *a)
+{
+    const char *home = getenv("INFER_HOME"), *data = getenv("XDG_DATA_HOME");
+    if (home && *home) return arena_printf(a, "%s/models", home);
+    if (data && *data) return arena_printf(a, "%s/infer/models", data);
+    home = getenv("HOME");
+    return arena_printf(a, "%s/.local/share/infer/models", home ? home : "");
+}
+
+#define MAX_NAMES 512
+typedef struct name_list {
+    const char *v[MAX_NAMES];
+    int n;
+} name_list;
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+// Adds what may be a model in folder: GGUF files, and folders that hold a config.json.
+static void list_models(name_list *l, arena *a, const char *folder, const char *prefix)
+{
+    DIR *d = opendir(folder);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d)) && l->n < MAX_NAMES;) {
+        if (e->d_name[0] == '.') continue;
+        char *config = arena_printf(a, "%s/%s/config.json", folder, e->d_name);
+        if (!ends_with(e->d_name, ".gguf") && !(config && file_exists(config))) continue;
+        char *name = arena_printf(a, "%s%s", prefix, e->d_name);
+        if (name) l->v[l->n++] = name;
+    }
+    closedir(d);
+}
+
+static int not_found(arena *a, const char *name, const char *store)
+{
+    name_list l = {0};
+    const char *slash = strrchr(name, '/');
+    list_models(&l, a, store, "");
+    if (slash) {
+        char *prefix = arena_strndup(a, name, (size_t)(slash - name) + 1);
+        if (prefix) list_models(&l, a, prefix, prefix);
+    } else {
+        list_models(&l, a, ".", "");
+        l.v[l.n < MAX_NAMES ? l.n++ : MAX_NAMES - 1] = "default";
+    }
+    const char *near = cli_nearest(name, l.v, l.n);
+    if (near)
+        return cli_error(EXIT_FAILED, "%s: no such file, folder or model in the store: the nearest "
+                         "is %s", name, near);
+    return cli_error(EXIT_FAILED, "%s: no such file, folder or model in %s", name, store);
+}
+
+// The path that a name leads to, or NULL with *code set after a message.
+static const char *find_model(arena *a, const char *name, int *code)
+{
+    const char *store = store_folder(a), *path;
+    if (!*name) {
+        *code = cli_error(EXIT_USAGE, "MODEL is empty");
+        return NULL;
+    }
+    if (!strncmp(name, "hf://", 5)) {
+        *code = cli_error(EXIT_FAILED, "%s: models from the hub are not supported yet, download "
+                          "the files and give their path", name);
+        return NULL;
+    }
+    if (!strcmp(name, "default")) {
+        path = arena_printf(a, "%s/%s", store, DEFAULT_FILE);
+        if (path && file_exists(path)) return path;
+        *code = cli_error(EXIT_FAILED, "default: %s is missing: ./run or scripts/fetch_model.sh "
+                          "fetches it", path);
+        return NULL;
+    }
+    struct stat st;
+    if (!stat(name, &st)) return name;
+    if (errno != ENOENT && errno != ENOTDIR) {
+        *code = cli_error(EXIT_FAILED, "%s: %s", name, strerror(errno));
+        return NULL;
+    }
+    path = arena_printf(a, "%s/%s", store, name);
+    if (path && !strstr(name, "..") && !stat(path, &st)) return path;
+    path = arena_printf(a, "%s/%s.gguf", store, name);
+    if (path && !strstr(name, "..") && !stat(path, &st)) return path;
+    *code = not_found(a, name, store);
+    return NULL;
+}
+
+int cli_model_path(char **path, const char *name)
+{
+    arena a = {0};
+    int code = EXIT_FAILED;
+    const char *found = find_model(&a, name, &code);
+    *path = found ? mem_strdup(found) : NULL;
+    if (found && !*path) code = cli_error(EXIT_FAILED, "%s: out of memory", name);
+    arena_free(&a);
+    return *path ? EXIT_DONE : code;
+}
+
+int cli_model_open(infer_model **model, const char *name, const cli_engine *e)
+{
+    char *path;
+    int code = cli_model_path(&path, name);
+    if (code) return code;
+    infer_error err = {0};
+    infer_model_options o = {.no_mmap = e->no_mmap, .mlock = e->mlock, .log = cli_log};
+    if (infer_model_open(model, path, &o, &err)) code = cli_fail(&err);
+    mem_free(path);
+    return code;
+}
+
+const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name)
+{
+    const infer_tokenizer *tok = infer_model_tokenizer(model);
+    if (!tok) cli_error(EXIT_FAILED, "%s: has no vocabulary: text needs a tokenizer", name);
+    return tok;
+}
+
+/* ---- engines ---------------------------------------------------------------------------------- */
+
+static int check_level(const cli_command *c, const char *level, const char *from)
+{
+    char known[256] = "";
+    bool here;
+    for (int i = 0; infer_cpu_level(i, &here); i++) {
+        const char *name = infer_cpu_level(i, &here);
+        if (!strcmp(name, level) && here) return EXIT_DONE;
+        if (!strcmp(name, level))
+            return cli_error(EXIT_FAILED, "%s: this machine does not run %s, the best it has is %s",
+                             from, level, infer_cpu_best());
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", n ? "|" : "", name);
+    }
+    return cli_usage(c, "%s: expected %s, found '%s'", from, known, level);
+}
+
+static int check_backend(const cli_command *c, const char *backend)
+{
+    const char *summary, *name;
+    bool here;
+    for (int i = 0; (name = infer_backend_name(i, &here, &summary)); i++) {
+        if (strcmp(name, backend)) continue;
+        if (here) return EXIT_DONE;
+        return cli_error(EXIT_FAILED, "--backend: %s cannot run here: %s", name, summary);
+    }
+    (void)c;
+    return cli_error(EXIT_FAILED, "--backend: this build has no %s", backend);
+}
+
+int cli_engine_check(const cli_command *c, cli_engine *e)
+{
+    const char *from = "--cpu", *env = getenv("INFER_CPU");
+    if (!e->cpu && env && *env) e->cpu = env, from = "INFER_CPU";
+    if (e->backend && !strcmp(e->backend, "auto")) e->backend = NULL;
+    int code = e->backend ? check_backend(c, e->backend) : EXIT_DONE;
+    return !code && e->cpu ? check_level(c, e->cpu, from) : code;
+}
+
+infer_engine_options cli_engine_options(const cli_engine *e)
+{
+    return (infer_engine_options){
+        .n_threads = e->threads,
+        .backend = e->backend,
+        .cpu_level = e->cpu,
+        .exact = e->exact,
+        .kv_type = e->kv_type,
+        .log = cli_log,
+    };
+}
+
+infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
+                      unsigned want, infer_error *err)
+{
+    size_t step = (size_t)infer_engine_describe(engine).max_rows;
+    infer_row *rows = mem_alloc(step < n ? step : n, sizeof *rows);
+    if (!rows) return error_set(err, INFER_NOMEM, "prompt: out of memory");
+    infer_status st = INFER_OK;
+    for (size_t i = 0; i < n && !st;) {
+        size_t k = n - i < step ? n - i : step;
+        for (size_t j = 0; j < k; j++) {
+            bool last = i + j + 1 == n;
+            rows[j] = (infer_row){.seq = seq, .token = ids[i + j], .want = last ? want : 0};
+        }
+        st = infer_step(engine, rows, (int)k, err);
+        i += k;
+        if (!st && n > step) cli_progress("prompt %zu of %zu tokens", i, n);
+    }
+    mem_free(rows);
+    return st;
+}
