@@ -33,7 +33,7 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 typedef enum cli_kind {
     OPT_FLAG,     // bool
     OPT_INT,      // int from min to max
-    OPT_U64,      // uint64_t
+    OPT_U64,      // uint64_t up to 2^63-1, which JSON readers take as an integer
     OPT_FLOAT,    // float from min to max, finite
     OPT_TEXT,     // const char *
     OPT_LIST,     // cli_list, the option may be repeated
@@ -148,11 +148,13 @@ typedef struct cli_engine {
 } cli_engine;
 
 /* The rows that every command with an engine has; T is its option struct, with `cli_engine engine`. */
-#define ENGINE_OPTIONS(T)                                                                          \
+#define MACHINE_OPTIONS(T)                                                                         \
     {"--threads", "N", OPT_INT, offsetof(T, engine.threads), .min = 1, .max = 256,                 \
      .help = "threads (default: physical cores that this process may use)"},                       \
     {"--cpu", "LEVEL", OPT_TEXT, offsetof(T, engine.cpu),                                          \
-     .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)"},     \
+     .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)"}
+#define ENGINE_OPTIONS(T)                                                                          \
+    MACHINE_OPTIONS(T),                                                                            \
     {"--backend", "NAME", OPT_CHOICE, offsetof(T, engine.backend), .choices = "auto|cpu|cuda",     \
      .help = "where to compute (default: auto)"},                                                  \
     {"--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = "f16|f32",           \

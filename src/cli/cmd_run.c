@@ -5,6 +5,7 @@
 #include <float.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -79,6 +80,10 @@ static void settle_sampling(run_options *o)
     const char *idle = s->top_k ? "--top-k" : s->top_p > 0 && s->top_p < 1 ? "--top-p"
                        : s->min_p > 0 ? "--min-p" : NULL;
     if (s->temperature == 0 && idle) cli_warn("%s changes nothing at --temp 0", idle);
+    // A seed of 32 bits is short enough to be typed again.
+    uint32_t fresh;
+    if (!s->seed && s->temperature > 0 && getrandom(&fresh, sizeof fresh, 0) == sizeof fresh)
+        s->seed = fresh ? fresh : 1;
 }
 
 static void show_progress(int done, int n, void *user)
@@ -89,7 +94,7 @@ static void show_progress(int done, int n, void *user)
 
 static double rate(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
-static void print_stats(const infer_stats *s, const infer_engine_info *e)
+static void print_stats(const infer_stats *s, const infer_engine_info *e, float temperature)
 {
     char mapped[32], kv[32], work[32];
     double tg = rate(s->n_generated, s->generate_s);
@@ -105,22 +110,25 @@ static void print_stats(const infer_stats *s, const infer_engine_info *e)
             cli_bytes(work, s->work_bytes));
     fprintf(stderr, "machine     %s, %s, %d thread%s\n", e->backend, e->cpu_level, e->n_threads,
             e->n_threads == 1 ? "" : "s");
-    fprintf(stderr, "finish      %s, seed %llu\n", finish_name(s->finish),
-            (unsigned long long)s->seed);
+    fprintf(stderr, "finish      %s", finish_name(s->finish));
+    if (temperature > 0) fprintf(stderr, ", seed %llu", (unsigned long long)s->seed);
+    fputc('\n', stderr);
 }
 
 static int print_json(const char *model, const char *text, size_t n, const infer_stats *s,
-                      const infer_engine_info *e)
+                      const infer_engine_info *e, float temperature)
 {
-    return cli_json_print(json_pack(
-        "{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
+    json_t *j = json_pack(
+        "{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
         cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
         finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated, "prompt_s",
         s->prompt_s, "generate_s", s->generate_s, "first_token_s", s->first_token_s,
         "prompt_tok_s", rate(s->n_prompt, s->prompt_s), "generate_tok_s",
         rate(s->n_generated, s->generate_s), "mapped_bytes", (json_int_t)s->mapped_bytes,
-        "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes, "seed",
-        (json_int_t)s->seed, "backend", e->backend, "cpu", e->cpu_level, "threads", e->n_threads));
+        "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes, "backend",
+        e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
+    if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));
+    return cli_json_print(j);
 }
 
 typedef struct collected {
@@ -197,10 +205,11 @@ static int complete(const infer_model *model, const char *name, const run_option
     if (o->n == 0 && !code) stats.finish = INFER_FINISH_LENGTH;
     infer_engine_info info = infer_engine_describe(infer_session_engine(session));
     if (o->json && (!code || code == EXIT_INTERRUPTED)) {
-        int printed = print_json(name, all.text ? all.text : "", all.n, &stats, &info);
+        int printed = print_json(name, all.text ? all.text : "", all.n, &stats, &info,
+                                 o->sampling.temperature);
         if (!code) code = printed;
     }
-    if (o->stats && (!code || code == EXIT_INTERRUPTED)) print_stats(&stats, &info);
+    if (o->stats && (!code || code == EXIT_INTERRUPTED)) print_stats(&stats, &info, o->sampling.temperature);
     mem_free(all.text);
     cli_interrupt_session(NULL);
     infer_session_free(session);

@@ -126,8 +126,8 @@ static bool set_u64(const cli_command *c, const cli_option *o, uint64_t *field, 
     char *end;
     errno = 0;
     unsigned long long v = strtoull(s, &end, 10);
-    if (*s < '0' || *s > '9' || *end || errno)
-        return refuse(c, o->name, "a whole number from 0 to 2^64-1", s, code);
+    if (*s < '0' || *s > '9' || *end || errno || v > INT64_MAX)
+        return refuse(c, o->name, "a whole number from 0 to 2^63-1", s, code);
     *field = v;
     return true;
 }
