@@ -1,0 +1,87 @@
+"""Gemma 3 270M (Q4_K_M) and SmolLM2 135M Instruct (Q4_1): ids and perplexity that llama.cpp gives."""
+import hashlib
+import json
+import pathlib
+
+import pytest
+
+from conftest import infer, refused
+
+GPL3 = pathlib.Path("/usr/share/common-licenses/GPL-3")
+
+
+def ids(model, *texts, special=False):
+    r = infer("tokenize", model, "--json", *([] if special else ["--no-special"]),
+              stdin="".join(json.dumps(t) + "\n" for t in texts))
+    assert r.rc == 0, r.err
+    return [json.loads(x) for x in r.text.splitlines()]
+
+
+def decoded(model, i):
+    return json.loads(infer("tokenize", model, "--json", "--decode", stdin=json.dumps(i) + "\n").text)
+
+
+# (text, Gemma 3 ids, SmolLM2 ids); None: not given by the source
+CASES = [
+    ("Hello", [9259], [19556]),                                                    # T01
+    (" Hello", [26352], [38699]),
+    ("  Hello", [138, 9259], [216, 38699]),
+    ("\t\t\t\t\t\ttest", [255973, 2181], None),                                    # T03
+    ("What is 3333+777?", [3689, 563, 236743] + [236800] * 4 + [236862] + [236832] * 3 + [236881],
+     [1780, 314, 216, 35, 35, 35, 35, 27, 39, 39, 39, 47]),                        # T04
+    ("a  b and    c", None, [81, 216, 278, 284, 333, 265]),
+    ("x\n\n\ny", None, [104, 1116, 198, 105]),
+    ("\n\n\n\n", None, [22342]),
+    ("\U0001f999", [478, 397, 404, 391], [10813, 116, 243]),                       # T06
+    ("<0x0A>", [236820, 236771, 236781, 236771, 236776, 236813], None),
+    ("\u00e9", [236859], [2756]),                                                  # T07
+    ("e\u0301", [236744, 238288], [85, 151, 219]),
+    ("<|im_start|>user", None, [1, 4093]),                                         # T08
+    ("<start_of_turn>user", [105, 2364], None),
+    ("<bos>text", [2, 1005], None),
+]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_ids(models, which):
+    for case in CASES:
+        want = case[1 + which]
+        if want is None:
+            continue
+        assert ids(models[which], case[0]) == [want], case[0]
+        assert decoded(models[which], want) == case[0]
+
+
+def test_bos_rule(models):
+    assert ids(models[0], "Hello", special=True) == [[2, 9259]]
+    assert ids(models[1], "Hello", special=True) == [[19556]]
+
+
+# M01: sliding windows beyond the window
+@pytest.mark.parametrize("which,want", [(0, 16.375), (1, 19.017)])
+def test_perplexity(models, which, want):
+    data = GPL3.read_bytes()
+    assert hashlib.sha256(data).hexdigest().startswith("3972dc97")
+    j = json.loads(infer("perplexity", models[which], GPL3, "--ctx", 2048, "--chunks", 2, "--json", timeout=600).text)
+    assert abs(j["perplexity"] / want - 1) < 0.01, j
+
+
+def test_answers(models):
+    r = infer("run", models[0], "The capital of France is", "-n", 8)
+    assert r.rc == 0 and "Paris" in r.text
+    j = json.loads(infer("predict", models[0], "The capital of France is", "--json").text)
+    assert len(j["predictions"]) == 5 and 0.99 < sum(p["probability"] for p in j["predictions"]) + 1 < 2
+
+
+# G08: a truncated download is refused at load, with the tensor and the bytes that are missing
+def test_truncated(models, tmp_path):
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(models[1].read_bytes()[:-1])
+    refused(infer("run", path, "x"), "cut.gguf", rc=1)
+
+
+def test_inspect_and_doctor(models):
+    r = infer("inspect", models[0])
+    assert r.rc == 0 and "gemma3" in r.text and "window 512" in r.text and len(r.text) < 60000
+    r = infer("doctor", models[0])
+    assert r.rc == 0 and "q4_k" in r.text and "kernel" in r.text
