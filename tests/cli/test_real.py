@@ -70,7 +70,7 @@ def test_answers(models):
     r = infer("run", models[0], "The capital of France is", "-n", 8)
     assert r.rc == 0 and "Paris" in r.text
     j = json.loads(infer("predict", models[0], "The capital of France is", "--json").text)
-    assert len(j["predictions"]) == 5 and 0.99 < sum(p["probability"] for p in j["predictions"]) + 1 < 2
+    assert len(j["predictions"]) == 5 and 0.2 < sum(p["probability"] for p in j["predictions"]) <= 1
 
 
 # G08: a truncated download is refused at load, with the tensor and the bytes that are missing
