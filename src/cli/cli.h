@@ -177,8 +177,9 @@ int cli_model_path(char **path, const char *name);
 int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
 /* The model's tokenizer; NULL after a message where it has none. */
 const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name);
-/* Feeds ids in steps of at most max_rows; the last row wants `want`. */
+/* Feeds ids in steps of at most max_rows and wants the last one's logits; they are row *last_row of the
+ * last step. */
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
-                      unsigned want, infer_error *err);
+                      int *last_row, infer_error *err);
 
 #endif

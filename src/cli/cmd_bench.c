@@ -55,10 +55,11 @@ static double peak_rss(void)
 static infer_status run_prompt(bench *b, double *rate, infer_error *err)
 {
     size_t n = (size_t)b->o->prompt;
+    int last;
     infer_status st = infer_sequence_truncate(b->seq, 0, err);
     if (!st) st = infer_sequence_rope_length(b->seq, (int)n, err);
     double start = cli_now();
-    if (!st) st = cli_feed(b->engine, b->seq, b->ids, n, INFER_WANT_LOGITS, err);
+    if (!st) st = cli_feed(b->engine, b->seq, b->ids, n, &last, err);
     *rate = (double)n / (cli_now() - start);
     return st;
 }

@@ -91,7 +91,7 @@ static int predict(const infer_model *model, const predict_options *o, const inf
     infer_prediction *best = NULL;
     int32_t *ids = NULL;
     size_t n = 0;
-    int code = EXIT_DONE, n_vocab = infer_model_describe(model).n_vocab;
+    int last, code = EXIT_DONE, n_vocab = infer_model_describe(model).n_vocab;
     int top = o->top < n_vocab ? o->top : n_vocab;
     infer_engine_options eo = cli_engine_options(&o->engine);
     eo.n_ctx = o->ctx;
@@ -106,15 +106,14 @@ static int predict(const infer_model *model, const predict_options *o, const inf
     if (!(seq = infer_sequence_new(engine, &err))) goto failed;
     if (infer_sequence_rope_length(seq, (int)n, &err)) goto failed;
     double start = cli_now();
-    if (cli_feed(engine, seq, ids, n, INFER_WANT_LOGITS, &err)) goto failed;
+    if (cli_feed(engine, seq, ids, n, &last, &err)) goto failed;
     double ms = (cli_now() - start) * 1e3;
     cli_progress_end();
-    const float *logits = infer_logits(engine, (int)((n - 1) % (size_t)infer_engine_describe(engine).max_rows));
     if (!(best = mem_alloc((size_t)top, sizeof *best))) {
         code = cli_error(EXIT_FAILED, "predict: out of memory");
         goto end;
     }
-    top = infer_top_k(logits, n_vocab, top, best);
+    top = infer_top_k(infer_logits(engine, last), n_vocab, top, best);
     if (o->json) code = print_json(tok, prompt, n_prompt, ids, n, best, top, ms);
     else print_table(tok, ids, n, best, top);
     goto end;

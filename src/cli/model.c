@@ -191,7 +191,7 @@ infer_engine_options cli_engine_options(const cli_engine *e)
 }
 
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
-                      unsigned want, infer_error *err)
+                      int *last_row, infer_error *err)
 {
     size_t step = (size_t)infer_engine_describe(engine).max_rows;
     infer_row *rows = mem_alloc(step < n ? step : n, sizeof *rows);
@@ -201,10 +201,11 @@ infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *
         size_t k = n - i < step ? n - i : step;
         for (size_t j = 0; j < k; j++) {
             bool last = i + j + 1 == n;
-            rows[j] = (infer_row){.seq = seq, .token = ids[i + j], .want = last ? want : 0};
+            rows[j] = (infer_row){.seq = seq, .token = ids[i + j], .want = last ? INFER_WANT_LOGITS : 0};
         }
         st = infer_step(engine, rows, (int)k, err);
         i += k;
+        *last_row = (int)k - 1;
         if (!st && n > step) cli_progress("prompt %zu of %zu tokens", i, n);
     }
     mem_free(rows);

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-INFER = os.environ.get("INFER", str(ROOT / "build" / "infer"))
+INFER = os.path.abspath(os.environ.get("INFER", ROOT / "build/infer"))
 GGUF = ROOT / "tests/golden/tiny/control_gguf_bpe_f32.gguf"
 ST = ROOT / "tests/golden/tiny/control_st_single_f32"
 PROMPT = "the inner "
@@ -48,7 +48,7 @@ def refused(r, *words, rc=2):
 def models():
     folder = os.environ.get("INFER_TEST_MODELS")
     if not folder:
-        p = subprocess.run([ROOT / "scripts/fetch_model.sh"], stdout=subprocess.PIPE, check=True)
+        p = subprocess.run([ROOT / "scripts/fetch_model.sh", "all"], stdout=subprocess.PIPE, check=True)
         folder = p.stdout.decode().strip().splitlines()[-1]
     folder = pathlib.Path(folder)
     g3, sm = folder / "gemma-3-270m-q4_k_m.gguf", folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
