@@ -28,7 +28,7 @@
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-/* ---- options ---------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 typedef enum cli_kind {
     OPT_FLAG,     // bool
@@ -58,9 +58,9 @@ typedef struct cli_option {
     const char *name;  // "--temp"; NULL ends the table
     const char *value; // what the help calls its value, "T"; NULL for flags
     cli_kind kind;
-    size_t at;         // offset of the field in the command's option struct
-    double min, max;   // of OPT_INT, OPT_FLOAT and OPT_INT_TEXT
-    bool above_min;    // min itself is refused
+    size_t at;       // offset of the field in the command's option struct
+    double min, max; // of OPT_INT, OPT_FLOAT and OPT_INT_TEXT
+    bool above_min;  // min itself is refused
     const char *choices;
     const char *help;
 } cli_option;
@@ -73,10 +73,10 @@ typedef struct cli_args {
 typedef struct cli_command cli_command;
 struct cli_command {
     const char *name;
-    const char *args;          // "MODEL [PROMPT]"
-    int min_args, max_args;    // at most 2
-    const char *summary;       // one line
-    const char *text;          // more for its own help, paragraphs separated by newlines; or NULL
+    const char *args;       // "MODEL [PROMPT]"
+    int min_args, max_args; // at most 2
+    const char *summary;    // one line
+    const char *text;       // more for its own help, paragraphs separated by newlines; or NULL
     const cli_option *options;
     int (*run)(int argc, char **argv); // argv[0] is the first argument after the name
 };
@@ -85,15 +85,15 @@ struct cli_command {
 CLI_COMMANDS(X)
 #undef X
 
-/* Fills *options (already holding the defaults) and *args. True where the command shall go on; false
- * after help or a mistake, with *code as the exit code. */
+/* Fills *options (already holding the defaults) and *args. True where the command shall go on;
+ * false after help or a mistake, with *code as the exit code. */
 bool cli_parse(const cli_command *c, void *options, cli_args *args, int argc, char **argv,
                int *code);
 void cli_help(FILE *f, const cli_command *c);
 /* Wraps text to 80 columns; the first line starts at column `at`, the others are indented. */
 void cli_wrap(FILE *f, int at, int indent, const char *text);
 
-/* ---- errors ----------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* "infer: message" as one line on standard error; returns code. */
 int cli_error(int code, const char *fmt, ...) ATTR_PRINTF(2, 3);
@@ -107,7 +107,7 @@ extern const infer_log cli_log;
 /* Of names, the one that is nearest to word, or NULL where none is near. */
 const char *cli_nearest(const char *word, const char *const *names, int n);
 
-/* ---- input and output --------------------------------------------------------------------------- */
+/* ---- input and output ------------------------------------------------------------------------ */
 
 /* Standard input whole; *text is the caller's (mem_free). Returns an exit code. */
 int cli_read_input(char **text, size_t *n, const char *what);
@@ -130,16 +130,17 @@ json_t *cli_json_ids(const int32_t *ids, size_t n);
 /* Prints and frees root as one line. Returns an exit code. */
 int cli_json_print(json_t *root);
 
-/* ---- Ctrl-C ------------------------------------------------------------------------------------ */
+/* ---- interrupts ------------------------------------------------------------------------------ */
 
 /* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly. */
 void cli_signals(void);
-/* From here on the first Ctrl-C only cancels this work (NULL: back to the start); the second ends. */
+/* From here on the first Ctrl-C only cancels this work (NULL: back to the start); the second
+ * ends. */
 void cli_interrupt_engine(infer_engine *engine);
 void cli_interrupt_session(infer_session *session);
 bool cli_interrupted(void);
 
-/* ---- models and engines -------------------------------------------------------------------------- */
+/* ---- models and engines ---------------------------------------------------------------------- */
 
 typedef struct cli_engine {
     int threads;
@@ -147,26 +148,29 @@ typedef struct cli_engine {
     bool exact, mlock, no_mmap;
 } cli_engine;
 
-/* The rows that every command with an engine has; T is its option struct, with `cli_engine engine`. */
+/* The rows that every command with an engine has; T is its option struct, with `cli_engine
+ * engine`. */
+// clang-format off
 #define MACHINE_OPTIONS(T)                                                                         \
-    {"--threads", "N", OPT_INT, offsetof(T, engine.threads), .min = 1, .max = 256,                 \
-     .help = "threads (default: physical cores that this process may use)"},                       \
-    {"--cpu", "LEVEL", OPT_TEXT, offsetof(T, engine.cpu),                                          \
-     .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)"}
+    { "--threads", "N", OPT_INT, offsetof(T, engine.threads), .min = 1, .max = 256,                \
+      .help = "threads (default: physical cores that this process may use)" },                     \
+    { "--cpu", "LEVEL", OPT_TEXT, offsetof(T, engine.cpu),                                         \
+      .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)" }
 #define ENGINE_OPTIONS(T)                                                                          \
     MACHINE_OPTIONS(T),                                                                            \
-    {"--backend", "NAME", OPT_CHOICE, offsetof(T, engine.backend), .choices = "auto|cpu|cuda",     \
-     .help = "where to compute (default: auto)"},                                                  \
-    {"--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = "f16|f32",           \
-     .help = "type of the KV cache (default: f16; f32 with --exact)"},                             \
-    {"--exact", NULL, OPT_FLAG, offsetof(T, engine.exact),                                         \
-     .help = "float32 activations, cache and sums: no rounding beyond the file's own"},            \
-    {"--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory"},  \
-    {"--no-mmap", NULL, OPT_FLAG, offsetof(T, engine.no_mmap),                                     \
-     .help = "read the file into memory instead of mapping it"}
+    { "--backend", "NAME", OPT_CHOICE, offsetof(T, engine.backend), .choices = "auto|cpu|cuda",    \
+      .help = "where to compute (default: auto)" },                                                \
+    { "--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = "f16|f32",          \
+      .help = "type of the KV cache (default: f16; f32 with --exact)" },                           \
+    { "--exact", NULL, OPT_FLAG, offsetof(T, engine.exact),                                        \
+      .help = "float32 activations, cache and sums: no rounding beyond the file's own" },          \
+    { "--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory" },\
+    { "--no-mmap", NULL, OPT_FLAG, offsetof(T, engine.no_mmap),                                    \
+      .help = "read the file into memory instead of mapping it" }
+// clang-format on
 
-/* Checks the values that only the library knows (levels, backends) and takes INFER_CPU where --cpu is
- * absent. Returns an exit code. */
+/* Checks the values that only the library knows (levels, backends) and takes INFER_CPU where --cpu
+ * is absent. Returns an exit code. */
 int cli_engine_check(const cli_command *c, cli_engine *e);
 /* The library's options with what the user chose; sizes are left to the command. */
 infer_engine_options cli_engine_options(const cli_engine *e);
@@ -177,8 +181,8 @@ int cli_model_path(char **path, const char *name);
 int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
 /* The model's tokenizer; NULL after a message where it has none. */
 const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name);
-/* Feeds ids in steps of at most max_rows and wants the last one's logits; they are row *last_row of the
- * last step. */
+/* Feeds ids in steps of at most max_rows and wants the last one's logits; they are row *last_row of
+ * the last step. */
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
                       int *last_row, infer_error *err);
 

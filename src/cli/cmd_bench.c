@@ -17,15 +17,15 @@ typedef struct bench_options {
 } bench_options;
 
 static const cli_option options[] = {
-    {"-p", "N", OPT_INT, offsetof(bench_options, prompt), .max = 1 << 20,
-     .help = "prompt tokens; 0: no prompt test (default: 512)"},
-    {"-n", "N", OPT_INT, offsetof(bench_options, generate), .max = 1 << 20,
-     .help = "generated tokens; 0: no generation test (default: 64)"},
-    {"-r", "N", OPT_INT, offsetof(bench_options, repeat), .min = 1, .max = 1000,
-     .help = "repetitions, after one that is not counted (default: 5)"},
+    { "-p", "N", OPT_INT, offsetof(bench_options, prompt), .max = 1 << 20,
+      .help = "prompt tokens; 0: no prompt test (default: 512)" },
+    { "-n", "N", OPT_INT, offsetof(bench_options, generate), .max = 1 << 20,
+      .help = "generated tokens; 0: no generation test (default: 64)" },
+    { "-r", "N", OPT_INT, offsetof(bench_options, repeat), .min = 1, .max = 1000,
+      .help = "repetitions, after one that is not counted (default: 5)" },
     ENGINE_OPTIONS(bench_options),
-    {"--json", NULL, OPT_FLAG, offsetof(bench_options, json), .help = "one JSON object"},
-    {0},
+    { "--json", NULL, OPT_FLAG, offsetof(bench_options, json), .help = "one JSON object" },
+    { 0 },
 };
 
 typedef struct bench {
@@ -34,8 +34,8 @@ typedef struct bench {
     infer_session *session;
     infer_engine *engine;
     infer_sequence *seq;
-    int32_t *ids;       // [prompt or generate + 1]
-    double *pp, *tg;    // [repeat] tokens a second
+    int32_t *ids;    // [prompt or generate + 1]
+    double *pp, *tg; // [repeat] tokens a second
     uint64_t bytes_per_token;
     double rss_mb, read_gbs;
 } bench;
@@ -68,7 +68,7 @@ static infer_status run_generation(bench *b, double *rate, infer_error *err)
 {
     infer_status st = infer_sequence_truncate(b->seq, 0, err);
     if (!st) st = infer_sequence_rope_length(b->seq, 0, err);
-    infer_row row = {.seq = b->seq, .token = b->ids[0], .want = INFER_WANT_LOGITS};
+    infer_row row = { .seq = b->seq, .token = b->ids[0], .want = INFER_WANT_LOGITS };
     if (!st) st = infer_step(b->engine, &row, 1, err);
     double start = cli_now();
     for (int i = 1; !st && i <= b->o->generate; i++) {
@@ -98,9 +98,13 @@ static infer_status prepare(bench *b, const infer_model *model, infer_error *err
     const bench_options *o = b->o;
     int n = o->prompt > o->generate + 1 ? o->prompt : o->generate + 1;
     const cli_engine *e = &o->engine;
-    infer_session_options so = {.n_ctx = n, .n_threads = e->threads, .backend = e->backend,
-                                .cpu_level = e->cpu, .kv_type = e->kv_type, .exact = e->exact,
-                                .log = cli_log};
+    infer_session_options so = { .n_ctx = n,
+                                 .n_threads = e->threads,
+                                 .backend = e->backend,
+                                 .cpu_level = e->cpu,
+                                 .kv_type = e->kv_type,
+                                 .exact = e->exact,
+                                 .log = cli_log };
     infer_status st = infer_session_new(&b->session, model, &so, err);
     if (st) return st;
     b->engine = infer_session_engine(b->session);
@@ -122,9 +126,11 @@ static infer_status prepare(bench *b, const infer_model *model, infer_error *err
 static void mean_of(const double *v, int n, double *mean, double *deviation)
 {
     double sum = 0, square = 0;
-    for (int i = 0; i < n; i++) sum += v[i];
+    for (int i = 0; i < n; i++)
+        sum += v[i];
     *mean = sum / n;
-    for (int i = 0; i < n; i++) square += (v[i] - *mean) * (v[i] - *mean);
+    for (int i = 0; i < n; i++)
+        square += (v[i] - *mean) * (v[i] - *mean);
     *deviation = n > 1 ? sqrt(square / (n - 1)) : 0;
 }
 
@@ -156,7 +162,8 @@ static void print_table(const bench *b, const infer_engine_info *e, const char *
 static json_t *rates(const double *v, int n)
 {
     json_t *a = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(a, json_real(v[i]));
+    for (int i = 0; i < n; i++)
+        json_array_append_new(a, json_real(v[i]));
     return a;
 }
 
@@ -181,8 +188,8 @@ static int report(const bench *b)
 
 static int measure(const infer_model *model, const bench_options *o)
 {
-    bench b = {.o = o, .info = infer_model_describe(model)};
-    infer_error err = {0};
+    bench b = { .o = o, .info = infer_model_describe(model) };
+    infer_error err = { 0 };
     infer_status st = prepare(&b, model, &err);
     if (!st) st = run_all(&b, &err);
     int code = st ? cli_fail(&err) : EXIT_DONE;
@@ -201,7 +208,7 @@ static int measure(const infer_model *model, const bench_options *o)
 
 static int run(int argc, char **argv)
 {
-    bench_options o = {.prompt = 512, .generate = 64, .repeat = 5};
+    bench_options o = { .prompt = 512, .generate = 64, .repeat = 5 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_bench, &o, &args, argc, argv, &code)) return code;

@@ -1,6 +1,6 @@
 /*
- * cmd_doctor.c: `infer doctor`: what this machine offers, what the engine chooses and why, and with a
- * model which kernel runs for which tensor type and what slows it down.
+ * cmd_doctor.c: `infer doctor`: what this machine offers, what the engine chooses and why, and with
+ * a model which kernel runs for which tensor type and what slows it down.
  */
 #include <string.h>
 
@@ -16,7 +16,7 @@ typedef struct doctor_options {
 
 static const cli_option options[] = {
     MACHINE_OPTIONS(doctor_options),
-    {0},
+    { 0 },
 };
 
 static double memory_available(void)
@@ -78,9 +78,10 @@ static int sum_matrices(const infer_file *file, kernel_row *rows)
         infer_tensor_info t = infer_file_tensor(file, i);
         int k = 0;
         if (t.n_dims < 2) continue;
-        while (k < n && strcmp(rows[k].type, t.type)) k++;
+        while (k < n && strcmp(rows[k].type, t.type))
+            k++;
         if (k == MAX_TYPES) continue;
-        if (k == n) rows[n++] = (kernel_row){.type = t.type};
+        if (k == n) rows[n++] = (kernel_row){ .type = t.type };
         rows[k].n++;
         rows[k].bytes += t.bytes;
     }
@@ -122,7 +123,7 @@ static int print_model(const infer_model *model, const infer_file *file, const c
 
 static int run(int argc, char **argv)
 {
-    doctor_options o = {0};
+    doctor_options o = { 0 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_doctor, &o, &args, argc, argv, &code)) return code;
@@ -133,9 +134,11 @@ static int run(int argc, char **argv)
     print_machine(&o, level);
     if (model) {
         infer_file *file;
-        infer_error err = {0};
-        if (infer_file_open(&file, infer_model_describe(model).path, &err)) code = cli_fail(&err);
-        else code = print_model(model, file, level);
+        infer_error err = { 0 };
+        if (infer_file_open(&file, infer_model_describe(model).path, &err))
+            code = cli_fail(&err);
+        else
+            code = print_model(model, file, level);
         if (!code) infer_file_close(file);
     }
     infer_model_close(model);

@@ -1,9 +1,9 @@
 /*
- * cmd_eval.c: `infer eval`: the numbers behind an answer, raw: logits, hidden states and attention of
- * a prompt as little-endian float32 files, and the greedy continuation as ids.
+ * cmd_eval.c: `infer eval`: the numbers behind an answer, raw: logits, hidden states and attention
+ * of a prompt as little-endian float32 files, and the greedy continuation as ids.
  *
- * --chunk and --beside change how the same numbers are computed (rows a step, other sequences in the
- * step) and must change no bit of them.
+ * --chunk and --beside change how the same numbers are computed (rows a step, other sequences in
+ * the step) and must change no bit of them.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,28 +28,30 @@ typedef struct eval_options {
 } eval_options;
 
 static const cli_option options[] = {
-    {"--ids", "5,6,7", OPT_TEXT, offsetof(eval_options, ids), .help = "the prompt as ids, used as given"},
-    {"--prompt", "TEXT", OPT_TEXT, offsetof(eval_options, prompt),
-     .help = "the prompt as text, with the model's BOS rule"},
-    {"--logits", "FILE", OPT_TEXT, offsetof(eval_options, logits),
-     .help = "write logits [n_pos, n_vocab]"},
-    {"--last", NULL, OPT_FLAG, offsetof(eval_options, last),
-     .help = "only the last position's logits [n_vocab]"},
-    {"--hidden", "FILE", OPT_TEXT, offsetof(eval_options, hidden),
-     .help = "write hidden states [n_layers+1, n_pos, d_model]: the embedding output, then each "
-             "layer's output, before the final norm"},
-    {"--attention", "LAYER FILE", OPT_INT_TEXT, offsetof(eval_options, attention), .max = INT_MAX,
-     .help = "write attention of one layer [n_heads, n_pos, n_pos]; masked places are 0, a sink "
-             "column is left out"},
-    {"--greedy", "N", OPT_INT, offsetof(eval_options, greedy), .max = 1 << 24,
-     .help = "append exactly N ids, the largest logit each time, ties to the lowest id; an end token "
-             "does not stop it"},
-    {"--chunk", "N", OPT_INT, offsetof(eval_options, chunk), .max = INT_MAX,
-     .help = "feed the prompt N rows a step; 0: whole (default)"},
-    {"--beside", "N", OPT_INT, offsetof(eval_options, beside), .max = 256,
-     .help = "step N other sequences in the same steps (default: 0)"},
+    { "--ids", "5,6,7", OPT_TEXT, offsetof(eval_options, ids),
+      .help = "the prompt as ids, used as given" },
+    { "--prompt", "TEXT", OPT_TEXT, offsetof(eval_options, prompt),
+      .help = "the prompt as text, with the model's BOS rule" },
+    { "--logits", "FILE", OPT_TEXT, offsetof(eval_options, logits),
+      .help = "write logits [n_pos, n_vocab]" },
+    { "--last", NULL, OPT_FLAG, offsetof(eval_options, last),
+      .help = "only the last position's logits [n_vocab]" },
+    { "--hidden", "FILE", OPT_TEXT, offsetof(eval_options, hidden),
+      .help = "write hidden states [n_layers+1, n_pos, d_model]: the embedding output, then each "
+              "layer's output, before the final norm" },
+    { "--attention", "LAYER FILE", OPT_INT_TEXT, offsetof(eval_options, attention), .max = INT_MAX,
+      .help = "write attention of one layer [n_heads, n_pos, n_pos]; masked places are 0, a sink "
+              "column is left out" },
+    { "--greedy", "N", OPT_INT, offsetof(eval_options, greedy), .max = 1 << 24,
+      .help =
+          "append exactly N ids, the largest logit each time, ties to the lowest id; an end token "
+          "does not stop it" },
+    { "--chunk", "N", OPT_INT, offsetof(eval_options, chunk), .max = INT_MAX,
+      .help = "feed the prompt N rows a step; 0: whole (default)" },
+    { "--beside", "N", OPT_INT, offsetof(eval_options, beside), .max = 256,
+      .help = "step N other sequences in the same steps (default: 0)" },
     ENGINE_OPTIONS(eval_options),
-    {0},
+    { 0 },
 };
 
 /* One evaluation: the engine with its sequences, the prompt, and the files being written. */
@@ -58,19 +60,19 @@ typedef struct evaluation {
     infer_model_info info;
     infer_engine *engine;
     infer_sequence *seq;
-    infer_sequence **others;  // [beside]
-    int32_t *ids, *greedy;    // [n], [o->greedy]
+    infer_sequence **others; // [beside]
+    int32_t *ids, *greedy;   // [n], [o->greedy]
     int n, n_greedy;
-    infer_row *rows;          // [max_rows]
-    int max_rows, first;      // room, and the row of `seq`'s first token in the last step
-    uint32_t noise;           // state of the other sequences' tokens: fixed, so runs can be repeated
+    infer_row *rows;     // [max_rows]
+    int max_rows, first; // room, and the row of `seq`'s first token in the last step
+    uint32_t noise;      // state of the other sequences' tokens: fixed, so runs can be repeated
     FILE *logits, *hidden, *attention;
-    float *states;            // [n_layers + 1, n, d_model]
-    float *step_states;       // [n_layers + 1, rows of a step, d_model]
-    float *weights;           // [n_heads, n, n]
+    float *states;      // [n_layers + 1, n, d_model]
+    float *step_states; // [n_layers + 1, rows of a step, d_model]
+    float *weights;     // [n_heads, n, n]
 } evaluation;
 
-/* ---- input ------------------------------------------------------------------------------------ */
+/* ---- input ----------------------------------------------------------------------------------- */
 
 static int parse_ids(const char *list, int32_t **ids, size_t *n)
 {
@@ -95,7 +97,7 @@ static int parse_ids(const char *list, int32_t **ids, size_t *n)
 static int read_prompt(const infer_model *model, const char *name, const eval_options *o,
                        int32_t **ids, size_t *n)
 {
-    infer_error err = {0};
+    infer_error err = { 0 };
     if (o->ids) return parse_ids(o->ids, ids, n);
     const infer_tokenizer *tok = cli_tokenizer(model, name);
     if (!tok) return EXIT_FAILED;
@@ -110,7 +112,7 @@ static int read_prompt(const infer_model *model, const char *name, const eval_op
     return cli_usage(&cmd_eval, "--prompt: it is empty and the model has no BOS token");
 }
 
-/* ---- output ------------------------------------------------------------------------------------ */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static int open_output(FILE **f, const char *path)
 {
@@ -142,7 +144,7 @@ static int close_output(FILE *f, const char *path, int code)
     return code;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static int32_t other_token(evaluation *v)
 {
@@ -164,8 +166,10 @@ static infer_status add_other(evaluation *v, int j, int *n_rows, infer_error *er
     if (!*s && !(*s = infer_sequence_new(v->engine, err))) return err->code;
     if (n > room) n = room;
     for (int i = 0; i < n; i++)
-        v->rows[(*n_rows)++] = (infer_row){.seq = *s, .token = other_token(v),
-                                           .want = j % 2 ? INFER_WANT_LOGITS : INFER_WANT_NOTHING};
+        v->rows[(*n_rows)++] =
+            (infer_row){ .seq = *s,
+                         .token = other_token(v),
+                         .want = j % 2 ? INFER_WANT_LOGITS : INFER_WANT_NOTHING };
     return INFER_OK;
 }
 
@@ -175,13 +179,17 @@ static infer_status step(evaluation *v, const int32_t *ids, int n, bool all, boo
 {
     int n_rows = 0, half = v->o->beside / 2;
     infer_status st = INFER_OK;
-    for (int j = 0; j < half && !st; j++) st = add_other(v, j, &n_rows, err);
+    for (int j = 0; j < half && !st; j++)
+        st = add_other(v, j, &n_rows, err);
     v->first = n_rows;
     for (int i = 0; i < n; i++)
-        v->rows[n_rows++] = (infer_row){.seq = v->seq, .token = ids[i],
-            .want = all || (last && i + 1 == n) ? INFER_WANT_LOGITS : INFER_WANT_NOTHING};
-    for (int j = half; j < v->o->beside && !st; j++) st = add_other(v, j, &n_rows, err);
-    infer_capture capture = {v->step_states, v->weights, v->o->attention.number};
+        v->rows[n_rows++] = (infer_row){ .seq = v->seq,
+                                         .token = ids[i],
+                                         .want = all || (last && i + 1 == n) ? INFER_WANT_LOGITS
+                                                                             : INFER_WANT_NOTHING };
+    for (int j = half; j < v->o->beside && !st; j++)
+        st = add_other(v, j, &n_rows, err);
+    infer_capture capture = { v->step_states, v->weights, v->o->attention.number };
     bool captures = v->step_states || v->weights;
     if (!st && captures) st = infer_engine_capture(v->engine, &capture, err);
     if (!st) st = infer_step(v->engine, v->rows, n_rows, err);
@@ -238,7 +246,7 @@ static infer_status continue_greedily(evaluation *v, infer_error *err)
     return st;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static infer_status prepare(evaluation *v, const infer_model *model, infer_error *err)
 {
@@ -247,7 +255,8 @@ static infer_status prepare(evaluation *v, const infer_model *model, infer_error
     size_t n = (size_t)v->n, d = (size_t)v->info.d_model, layers = (size_t)v->info.n_layers;
     int chunk = o->chunk && o->chunk < v->n ? o->chunk : v->n;
     v->max_rows = chunk;
-    for (int j = 0; j < o->beside; j++) v->max_rows += other_rows(j);
+    for (int j = 0; j < o->beside; j++)
+        v->max_rows += other_rows(j);
     eo.n_ctx = v->n + o->greedy;
     eo.max_rows = v->max_rows;
     eo.max_sequences = 1 + o->beside;
@@ -257,7 +266,8 @@ static infer_status prepare(evaluation *v, const infer_model *model, infer_error
                          1 + o->beside, eo.n_ctx);
     eo.n_kv_tokens = (int)room;
     if (o->attention.given && o->attention.number >= v->info.n_layers)
-        return error_set(err, INFER_ARGUMENT, "--attention: expected a layer from 0 to %d, found %d",
+        return error_set(err, INFER_ARGUMENT,
+                         "--attention: expected a layer from 0 to %d, found %d",
                          v->info.n_layers - 1, o->attention.number);
     infer_status st = infer_engine_new(&v->engine, model, &eo, err);
     if (st) return st;
@@ -269,7 +279,8 @@ static infer_status prepare(evaluation *v, const infer_model *model, infer_error
     bool ok = v->rows && v->others && v->greedy;
     size_t floats;
     if (ok && o->hidden) {
-        ok = mem_mul((layers + 1) * n, d, &floats) && (v->states = mem_alloc(floats, sizeof(float)));
+        ok =
+            mem_mul((layers + 1) * n, d, &floats) && (v->states = mem_alloc(floats, sizeof(float)));
         size_t step_floats = (layers + 1) * (size_t)v->max_rows * d;
         ok = ok && (v->step_states = mem_alloc(step_floats, sizeof(float)));
     }
@@ -298,7 +309,8 @@ static infer_status compute(evaluation *v, const infer_model *model, infer_error
 static void release(evaluation *v)
 {
     cli_interrupt_engine(NULL);
-    for (int j = 0; v->others && j < v->o->beside; j++) infer_sequence_free(v->others[j]);
+    for (int j = 0; v->others && j < v->o->beside; j++)
+        infer_sequence_free(v->others[j]);
     infer_sequence_free(v->seq);
     infer_engine_free(v->engine);
     mem_free(v->others);
@@ -312,8 +324,8 @@ static void release(evaluation *v)
 
 static int evaluate(const infer_model *model, const char *name, const eval_options *o)
 {
-    evaluation v = {.o = o, .info = infer_model_describe(model)};
-    infer_error err = {0};
+    evaluation v = { .o = o, .info = infer_model_describe(model) };
+    infer_error err = { 0 };
     size_t n = 0;
     int code = read_prompt(model, name, o, &v.ids, &n);
     if (!code && n > 1 << 24) code = cli_usage(&cmd_eval, "%zu ids are too many", n);
@@ -336,7 +348,7 @@ static int evaluate(const infer_model *model, const char *name, const eval_optio
 
 static int run(int argc, char **argv)
 {
-    eval_options o = {0};
+    eval_options o = { 0 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_eval, &o, &args, argc, argv, &code)) return code;

@@ -15,10 +15,10 @@ typedef struct inspect_options {
 } inspect_options;
 
 static const cli_option options[] = {
-    {"--all", NULL, OPT_FLAG, offsetof(inspect_options, all),
-     .help = "whole values (default: long ones are cut)"},
-    {"--json", NULL, OPT_FLAG, offsetof(inspect_options, json), .help = "one JSON object"},
-    {0},
+    { "--all", NULL, OPT_FLAG, offsetof(inspect_options, all),
+      .help = "whole values (default: long ones are cut)" },
+    { "--json", NULL, OPT_FLAG, offsetof(inspect_options, json), .help = "one JSON object" },
+    { 0 },
 };
 
 typedef struct type_sum {
@@ -41,7 +41,8 @@ typedef struct findings {
 static uint64_t element_count(const infer_tensor_info *t)
 {
     uint64_t n = 1;
-    for (int i = 0; i < t->n_dims; i++) n *= (uint64_t)t->dims[i];
+    for (int i = 0; i < t->n_dims; i++)
+        n *= (uint64_t)t->dims[i];
     return n;
 }
 
@@ -50,9 +51,10 @@ static void sum_types(findings *f)
     for (int i = 0; i < infer_file_n_tensors(f->file); i++) {
         infer_tensor_info t = infer_file_tensor(f->file, i);
         int k = 0;
-        while (k < f->n_types && strcmp(f->types[k].type, t.type)) k++;
+        while (k < f->n_types && strcmp(f->types[k].type, t.type))
+            k++;
         if (k == MAX_TYPES) continue;
-        if (k == f->n_types) f->types[f->n_types++] = (type_sum){.type = t.type};
+        if (k == f->n_types) f->types[f->n_types++] = (type_sum){ .type = t.type };
         f->types[k].n++;
         f->types[k].bytes += t.bytes;
         f->types[k].elements += element_count(&t);
@@ -70,20 +72,23 @@ static void ask_model(findings *f, const char *path)
         return;
     }
     f->info = infer_model_describe(f->model);
-    infer_engine_options eo = {.n_threads = 1, .n_ctx = f->info.n_ctx_train, .max_sequences = 1};
+    infer_engine_options eo = { .n_threads = 1, .n_ctx = f->info.n_ctx_train, .max_sequences = 1 };
     infer_engine *engine;
     if (infer_engine_new(&engine, f->model, &eo, NULL)) return;
     f->kv_bytes = infer_engine_describe(engine).kv_bytes;
     infer_engine_free(engine);
 }
 
-/* ---- for people ------------------------------------------------------------------------------- */
+/* ---- for people ------------------------------------------------------------------------------ */
 
 static void print_count(char out[32], uint64_t n)
 {
-    if (n >= 1000000000) snprintf(out, 32, "%.2f B", (double)n / 1e9);
-    else if (n >= 1000000) snprintf(out, 32, "%.1f M", (double)n / 1e6);
-    else snprintf(out, 32, "%llu", (unsigned long long)n);
+    if (n >= 1000000000)
+        snprintf(out, 32, "%.2f B", (double)n / 1e9);
+    else if (n >= 1000000)
+        snprintf(out, 32, "%.1f M", (double)n / 1e6);
+    else
+        snprintf(out, 32, "%llu", (unsigned long long)n);
 }
 
 static void print_summary(const findings *f, const char *path)
@@ -178,7 +183,7 @@ static void print_tensors(const findings *f)
     }
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *text(const char *s) { return cli_json_text(s ? s : "", s ? strlen(s) : 0); }
 
@@ -206,38 +211,39 @@ static int print_json(const findings *f, const char *path)
     for (int i = 0; i < infer_file_n_tensors(f->file); i++) {
         infer_tensor_info t = infer_file_tensor(f->file, i);
         json_t *dims = json_array();
-        for (int k = 0; k < t.n_dims; k++) json_array_append_new(dims, json_integer(t.dims[k]));
-        json_array_append_new(tensors, json_pack("{s:o,s:o,s:o,s:I}", "name", text(t.name), "type",
-                                                 text(t.type), "shape", dims, "bytes",
-                                                 (json_int_t)t.bytes));
+        for (int k = 0; k < t.n_dims; k++)
+            json_array_append_new(dims, json_integer(t.dims[k]));
+        json_array_append_new(tensors,
+                              json_pack("{s:o,s:o,s:o,s:I}", "name", text(t.name), "type",
+                                        text(t.type), "shape", dims, "bytes", (json_int_t)t.bytes));
     }
     for (int i = 0; i < f->n_types; i++)
-        json_array_append_new(types, json_pack("{s:o,s:i,s:I}", "type", text(f->types[i].type),
-                                               "tensors", f->types[i].n, "bytes",
-                                               (json_int_t)f->types[i].bytes));
-    json_t *root = json_pack("{s:o,s:s,s:I,s:I,s:o,s:o,s:o,s:o}", "file", text(path), "format",
-                             infer_file_format(f->file), "file_bytes",
-                             (json_int_t)infer_file_bytes(f->file), "tensor_bytes",
-                             (json_int_t)f->tensor_bytes, "model", model_json(f), "types", types,
-                             "metadata", meta, "tensors", tensors);
+        json_array_append_new(types,
+                              json_pack("{s:o,s:i,s:I}", "type", text(f->types[i].type), "tensors",
+                                        f->types[i].n, "bytes", (json_int_t)f->types[i].bytes));
+    json_t *root =
+        json_pack("{s:o,s:s,s:I,s:I,s:o,s:o,s:o,s:o}", "file", text(path), "format",
+                  infer_file_format(f->file), "file_bytes", (json_int_t)infer_file_bytes(f->file),
+                  "tensor_bytes", (json_int_t)f->tensor_bytes, "model", model_json(f), "types",
+                  types, "metadata", meta, "tensors", tensors);
     if (!f->model) json_object_set_new(root, "error", text(f->why.msg));
     return cli_json_print(root);
 }
 
 static int run(int argc, char **argv)
 {
-    inspect_options o = {0};
+    inspect_options o = { 0 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_inspect, &o, &args, argc, argv, &code)) return code;
     char *path;
     if ((code = cli_model_path(&path, args.v[0]))) return code;
     infer_file *file;
-    infer_error err = {0};
+    infer_error err = { 0 };
     if (infer_file_open(&file, path, &err)) {
         code = cli_fail(&err);
     } else {
-        findings f = {.file = file};
+        findings f = { .file = file };
         sum_types(&f);
         ask_model(&f, path);
         if (o.json) {
@@ -261,8 +267,9 @@ const cli_command cmd_inspect = {
     .min_args = 1,
     .max_args = 1,
     .summary = "what is in a model file, and the memory it needs",
-    .text = "FILE is named as MODEL is. Metadata, tensors, types and sizes are read from the file's "
-            "directory alone, so that it also works where the model cannot be run.",
+    .text =
+        "FILE is named as MODEL is. Metadata, tensors, types and sizes are read from the file's "
+        "directory alone, so that it also works where the model cannot be run.",
     .options = options,
     .run = run,
 };

@@ -1,10 +1,10 @@
 /*
  * cmd_perplexity.c: `infer perplexity`: how well a model expects a text.
  *
- * The text is cut into chunks of n_ctx tokens. Each is a sequence of its own, with the model's BOS in
- * place of its first token where the model wants one, and the second half is scored: position i
- * predicts token i + 1 for i from n_ctx/2 to n_ctx - 2. This is what published figures for GGUF files
- * mean by perplexity.
+ * The text is cut into chunks of n_ctx tokens. Each is a sequence of its own, with the model's BOS
+ * in place of its first token where the model wants one, and the second half is scored: position i
+ * predicts token i + 1 for i from n_ctx/2 to n_ctx - 2. This is what published figures for GGUF
+ * files mean by perplexity.
  */
 #include <limits.h>
 #include <math.h>
@@ -24,13 +24,13 @@ typedef struct perplexity_options {
 } perplexity_options;
 
 static const cli_option options[] = {
-    {"--ctx", "N", OPT_INT, offsetof(perplexity_options, ctx), .min = 4, .max = 1 << 24,
-     .help = "tokens in a chunk (default: 512)"},
-    {"--chunks", "K", OPT_INT, offsetof(perplexity_options, chunks), .min = 1, .max = INT_MAX,
-     .help = "only the first K chunks (default: all)"},
+    { "--ctx", "N", OPT_INT, offsetof(perplexity_options, ctx), .min = 4, .max = 1 << 24,
+      .help = "tokens in a chunk (default: 512)" },
+    { "--chunks", "K", OPT_INT, offsetof(perplexity_options, chunks), .min = 1, .max = INT_MAX,
+      .help = "only the first K chunks (default: all)" },
     ENGINE_OPTIONS(perplexity_options),
-    {"--json", NULL, OPT_FLAG, offsetof(perplexity_options, json), .help = "one JSON object"},
-    {0},
+    { "--json", NULL, OPT_FLAG, offsetof(perplexity_options, json), .help = "one JSON object" },
+    { 0 },
 };
 
 /* Sums over scored tokens of -log p and its square. */
@@ -54,11 +54,13 @@ static double error_of(const score *s)
 static double surprise(const float *logits, int n_vocab, int32_t id)
 {
     float top = logits[0];
-    for (int i = 1; i < n_vocab; i++) top = logits[i] > top ? logits[i] : top;
+    for (int i = 1; i < n_vocab; i++)
+        top = logits[i] > top ? logits[i] : top;
     double sum = 0;
     for (int i = 0; i < n_vocab; i += 256) { // in short runs, so that the inner loop stays float
         float part = 0;
-        for (int k = i; k < n_vocab && k < i + 256; k++) part += expf(logits[k] - top);
+        for (int k = i; k < n_vocab && k < i + 256; k++)
+            part += expf(logits[k] - top);
         sum += (double)part;
     }
     return log(sum) + (double)top - (double)logits[id];
@@ -83,8 +85,9 @@ static infer_status score_chunk(score *s, infer_engine *engine, infer_row *rows,
         for (int i = 0; i < n; i++) {
             int at = done + i;
             bool scored = at >= n_ctx / 2 && at + 1 < n_ctx;
-            rows[i] = (infer_row){.seq = seq, .token = !at && bos >= 0 ? bos : ids[at],
-                                  .want = scored ? INFER_WANT_LOGITS : INFER_WANT_NOTHING};
+            rows[i] = (infer_row){ .seq = seq,
+                                   .token = !at && bos >= 0 ? bos : ids[at],
+                                   .want = scored ? INFER_WANT_LOGITS : INFER_WANT_NOTHING };
         }
         st = infer_step(engine, rows, n, err);
         for (int i = 0; !st && i < n; i++) {
@@ -95,9 +98,11 @@ static infer_status score_chunk(score *s, infer_engine *engine, infer_row *rows,
             s->n++;
         }
         done += n;
-        if (s->n) cli_progress("chunk %d of %d: %d%%, perplexity %.4f", s->chunks + 1, s->n_chunks,
-                               done * 100 / n_ctx, perplexity_of(s));
-        else cli_progress("chunk %d of %d: %d%%", s->chunks + 1, s->n_chunks, done * 100 / n_ctx);
+        if (s->n)
+            cli_progress("chunk %d of %d: %d%%, perplexity %.4f", s->chunks + 1, s->n_chunks,
+                         done * 100 / n_ctx, perplexity_of(s));
+        else
+            cli_progress("chunk %d of %d: %d%%", s->chunks + 1, s->n_chunks, done * 100 / n_ctx);
     }
     infer_sequence_free(seq);
     return st;
@@ -147,7 +152,7 @@ static int print_score(const score *s, const perplexity_options *o)
 static int measure(const infer_model *model, const infer_tokenizer *tok, const char *path,
                    const char *text, size_t n_text, const perplexity_options *o)
 {
-    infer_error err = {0};
+    infer_error err = { 0 };
     int32_t *ids;
     size_t n;
     if (infer_tokenize(tok, &ids, &n, text, n_text, NULL, &err)) return cli_fail(&err);
@@ -155,12 +160,13 @@ static int measure(const infer_model *model, const infer_tokenizer *tok, const c
     int32_t bos = infer_token_bos(tok);
     if (!n || ids[0] != bos) bos = -1;
     size_t all = n / (size_t)o->ctx;
-    score s = {.n_chunks = all > INT_MAX ? INT_MAX : (int)all};
+    score s = { .n_chunks = all > INT_MAX ? INT_MAX : (int)all };
     if (o->chunks && o->chunks < s.n_chunks) s.n_chunks = o->chunks;
     int code;
     if (!s.n_chunks)
-        code = cli_error(EXIT_FAILED, "%s: expected at least one chunk of %d tokens, found %zu tokens",
-                         path, o->ctx, n);
+        code =
+            cli_error(EXIT_FAILED, "%s: expected at least one chunk of %d tokens, found %zu tokens",
+                      path, o->ctx, n);
     else if (score_text(&s, model, o, ids, bos, &err))
         code = cli_fail(&err);
     else if (!isfinite(s.sum))
@@ -175,14 +181,14 @@ static int measure(const infer_model *model, const infer_tokenizer *tok, const c
 
 static int run(int argc, char **argv)
 {
-    perplexity_options o = {.ctx = 512};
+    perplexity_options o = { .ctx = 512 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_perplexity, &o, &args, argc, argv, &code)) return code;
     if ((code = cli_engine_check(&cmd_perplexity, &o.engine))) return code;
     char *text = NULL;
     size_t n;
-    infer_error err = {0};
+    infer_error err = { 0 };
     infer_model *model;
     if (file_read(args.v[1], FILE_LIMIT, &text, &n, &err)) return cli_fail(&err);
     if (!(code = cli_model_open(&model, args.v[0], &o.engine))) {
@@ -200,8 +206,9 @@ const cli_command cmd_perplexity = {
     .min_args = 2,
     .max_args = 2,
     .summary = "how well a model expects a text file",
-    .text = "Chunks of --ctx tokens, the model's BOS in place of each chunk's first token, the second "
-            "half scored.",
+    .text =
+        "Chunks of --ctx tokens, the model's BOS in place of each chunk's first token, the second "
+        "half scored.",
     .options = options,
     .run = run,
 };

@@ -16,15 +16,15 @@ typedef struct predict_options {
 } predict_options;
 
 static const cli_option options[] = {
-    {"--top", "K", OPT_INT, offsetof(predict_options, top), .min = 1, .max = INT_MAX,
-     .help = "tokens to show (default: 5)"},
-    {"--mode", "MODE", OPT_CHOICE, offsetof(predict_options, mode), .choices = "dense|walk|compare",
-     .help = "how the FFN is computed (default: dense)"},
-    {"--ctx", "N", OPT_INT, offsetof(predict_options, ctx), .min = 1, .max = INT_MAX,
-     .help = "context in tokens (default: the trained one, at most 8192)"},
+    { "--top", "K", OPT_INT, offsetof(predict_options, top), .min = 1, .max = INT_MAX,
+      .help = "tokens to show (default: 5)" },
+    { "--mode", "MODE", OPT_CHOICE, offsetof(predict_options, mode),
+      .choices = "dense|walk|compare", .help = "how the FFN is computed (default: dense)" },
+    { "--ctx", "N", OPT_INT, offsetof(predict_options, ctx), .min = 1, .max = INT_MAX,
+      .help = "context in tokens (default: the trained one, at most 8192)" },
     ENGINE_OPTIONS(predict_options),
-    {"--json", NULL, OPT_FLAG, offsetof(predict_options, json), .help = "one JSON object"},
-    {0},
+    { "--json", NULL, OPT_FLAG, offsetof(predict_options, json), .help = "one JSON object" },
+    { 0 },
 };
 
 // What the token adds to the text: decoding it behind its predecessors keeps a leading space that
@@ -33,7 +33,8 @@ static char *piece_of(const infer_tokenizer *tok, const int32_t *ids, size_t n, 
 {
     int32_t some[5];
     size_t k = n < 4 ? n : 4, n_before, n_after;
-    for (size_t i = 0; i < k; i++) some[i] = ids[n - k + i];
+    for (size_t i = 0; i < k; i++)
+        some[i] = ids[n - k + i];
     some[k] = id;
     char *before, *after;
     if (infer_detokenize(tok, &before, &n_before, some, k, false, NULL)) return NULL;
@@ -52,7 +53,8 @@ static char *piece_of(const infer_tokenizer *tok, const int32_t *ids, size_t n, 
 static void print_table(const infer_tokenizer *tok, const int32_t *ids, size_t n,
                         const infer_prediction *p, int k)
 {
-    printf("%s   #       id  probability     logit  token%s\n", cli_bold(stdout), cli_plain(stdout));
+    printf("%s   #       id  probability     logit  token%s\n", cli_bold(stdout),
+           cli_plain(stdout));
     for (int i = 0; i < k; i++) {
         char *text = piece_of(tok, ids, n, p[i].id);
         const char *shown = text ? text : infer_token_text(tok, p[i].id);
@@ -74,8 +76,8 @@ static int print_json(const infer_tokenizer *tok, const char *prompt, size_t n_p
         if (!shown) shown = "";
         json_array_append_new(list, json_pack("{s:o,s:i,s:f,s:f}", "token",
                                               cli_json_text(shown, strlen(shown)), "id",
-                                              (int)p[i].id, "probability", p[i].probability, "logit",
-                                              (double)p[i].logit));
+                                              (int)p[i].id, "probability", p[i].probability,
+                                              "logit", (double)p[i].logit));
         infer_free(text);
     }
     return cli_json_print(json_pack("{s:o,s:o,s:s,s:f}", "prompt", cli_json_text(prompt, n_prompt),
@@ -85,7 +87,7 @@ static int print_json(const infer_tokenizer *tok, const char *prompt, size_t n_p
 static int predict(const infer_model *model, const predict_options *o, const infer_tokenizer *tok,
                    const char *prompt, size_t n_prompt)
 {
-    infer_error err = {0};
+    infer_error err = { 0 };
     infer_engine *engine = NULL;
     infer_sequence *seq = NULL;
     infer_prediction *best = NULL;
@@ -114,8 +116,10 @@ static int predict(const infer_model *model, const predict_options *o, const inf
         goto end;
     }
     top = infer_top_k(infer_logits(engine, last), n_vocab, top, best);
-    if (o->json) code = print_json(tok, prompt, n_prompt, ids, n, best, top, ms);
-    else print_table(tok, ids, n, best, top);
+    if (o->json)
+        code = print_json(tok, prompt, n_prompt, ids, n, best, top, ms);
+    else
+        print_table(tok, ids, n, best, top);
     goto end;
 failed:
     code = cli_fail(&err);
@@ -130,7 +134,7 @@ end:
 
 static int run(int argc, char **argv)
 {
-    predict_options o = {.top = 5, .mode = "dense"};
+    predict_options o = { .top = 5, .mode = "dense" };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_predict, &o, &args, argc, argv, &code)) return code;
@@ -144,8 +148,10 @@ static int run(int argc, char **argv)
     char *input = NULL;
     const char *prompt = args.v[1];
     size_t n = prompt ? strlen(prompt) : 0;
-    if (!tok) code = EXIT_FAILED;
-    else if (!prompt) code = cli_read_input(&input, &n, "the prompt");
+    if (!tok)
+        code = EXIT_FAILED;
+    else if (!prompt)
+        code = cli_read_input(&input, &n, "the prompt");
     if (!code) code = predict(model, &o, tok, prompt ? prompt : input, n);
     mem_free(input);
     infer_model_close(model);

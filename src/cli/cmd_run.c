@@ -20,41 +20,43 @@ typedef struct run_options {
 } run_options;
 
 static const cli_option options[] = {
-    {"-n", "N", OPT_INT, offsetof(run_options, n), .min = -1, .max = INT_MAX,
-     .help = "most tokens to generate (default: -1, until the end or a full context)"},
-    {"--temp", "T", OPT_FLOAT, offsetof(run_options, sampling.temperature), .max = FLT_MAX,
-     .help = "temperature; 0 is greedy, the likeliest token each time (default: 0)"},
-    {"--top-k", "K", OPT_INT, offsetof(run_options, sampling.top_k), .max = INT_MAX,
-     .help = "draw from the K likeliest tokens; 0: off (default)"},
-    {"--top-p", "P", OPT_FLOAT, offsetof(run_options, sampling.top_p), .max = 1,
-     .help = "draw from the likeliest that sum to P; 1: off (default); 0: greedy"},
-    {"--min-p", "P", OPT_FLOAT, offsetof(run_options, sampling.min_p), .max = 1,
-     .help = "drop tokens below P times the likeliest; 0: off (default)"},
-    {"--repeat-penalty", "X", OPT_FLOAT, offsetof(run_options, sampling.repeat_penalty),
-     .max = FLT_MAX, .above_min = true, .help = "make seen tokens less likely; 1: off (default)"},
-    {"--repeat-window", "N", OPT_INT, offsetof(run_options, sampling.repeat_window), .min = -1,
-     .max = INT_MAX, .help = "tokens that penalties look back at; 0: none, -1: all (default: 64)"},
-    {"--frequency-penalty", "X", OPT_FLOAT, offsetof(run_options, sampling.frequency_penalty),
-     .min = -FLT_MAX, .max = FLT_MAX, .help = "taken from a logit for each time its token was seen"},
-    {"--presence-penalty", "X", OPT_FLOAT, offsetof(run_options, sampling.presence_penalty),
-     .min = -FLT_MAX, .max = FLT_MAX, .help = "taken from a logit once its token was seen"},
-    {"--seed", "N", OPT_U64, offsetof(run_options, sampling.seed),
-     .help = "of the random draws; 0: a fresh one each time (default), see --stats"},
-    {"--stop", "TEXT", OPT_LIST, offsetof(run_options, stop),
-     .help = "end before this text; may be repeated"},
-    {"--ignore-eos", NULL, OPT_FLAG, offsetof(run_options, ignore_eos),
-     .help = "go on after the model's end token"},
-    {"--ctx", "N", OPT_INT, offsetof(run_options, ctx), .min = 1, .max = INT_MAX,
-     .help = "context in tokens (default: the trained one, at most 8192)"},
+    { "-n", "N", OPT_INT, offsetof(run_options, n), .min = -1, .max = INT_MAX,
+      .help = "most tokens to generate (default: -1, until the end or a full context)" },
+    { "--temp", "T", OPT_FLOAT, offsetof(run_options, sampling.temperature), .max = FLT_MAX,
+      .help = "temperature; 0 is greedy, the likeliest token each time (default: 0)" },
+    { "--top-k", "K", OPT_INT, offsetof(run_options, sampling.top_k), .max = INT_MAX,
+      .help = "draw from the K likeliest tokens; 0: off (default)" },
+    { "--top-p", "P", OPT_FLOAT, offsetof(run_options, sampling.top_p), .max = 1,
+      .help = "draw from the likeliest that sum to P; 1: off (default); 0: greedy" },
+    { "--min-p", "P", OPT_FLOAT, offsetof(run_options, sampling.min_p), .max = 1,
+      .help = "drop tokens below P times the likeliest; 0: off (default)" },
+    { "--repeat-penalty", "X", OPT_FLOAT, offsetof(run_options, sampling.repeat_penalty),
+      .max = FLT_MAX, .above_min = true, .help = "make seen tokens less likely; 1: off (default)" },
+    { "--repeat-window", "N", OPT_INT, offsetof(run_options, sampling.repeat_window), .min = -1,
+      .max = INT_MAX,
+      .help = "tokens that penalties look back at; 0: none, -1: all (default: 64)" },
+    { "--frequency-penalty", "X", OPT_FLOAT, offsetof(run_options, sampling.frequency_penalty),
+      .min = -FLT_MAX, .max = FLT_MAX,
+      .help = "taken from a logit for each time its token was seen" },
+    { "--presence-penalty", "X", OPT_FLOAT, offsetof(run_options, sampling.presence_penalty),
+      .min = -FLT_MAX, .max = FLT_MAX, .help = "taken from a logit once its token was seen" },
+    { "--seed", "N", OPT_U64, offsetof(run_options, sampling.seed),
+      .help = "of the random draws; 0: a fresh one each time (default), see --stats" },
+    { "--stop", "TEXT", OPT_LIST, offsetof(run_options, stop),
+      .help = "end before this text; may be repeated" },
+    { "--ignore-eos", NULL, OPT_FLAG, offsetof(run_options, ignore_eos),
+      .help = "go on after the model's end token" },
+    { "--ctx", "N", OPT_INT, offsetof(run_options, ctx), .min = 1, .max = INT_MAX,
+      .help = "context in tokens (default: the trained one, at most 8192)" },
     ENGINE_OPTIONS(run_options),
-    {"--stats", NULL, OPT_FLAG, offsetof(run_options, stats),
-     .help = "speed and memory, on standard error at the end"},
-    {"--json", NULL, OPT_FLAG, offsetof(run_options, json),
-     .help = "one JSON object at the end in place of streamed text"},
-    {"--engine", "NAME", OPT_LATER, 0, .help = ""},
-    {"--gpu-layers", "N", OPT_LATER, 0, .help = ""},
-    {"--profile", NULL, OPT_LATER, 0, .help = ""},
-    {0},
+    { "--stats", NULL, OPT_FLAG, offsetof(run_options, stats),
+      .help = "speed and memory, on standard error at the end" },
+    { "--json", NULL, OPT_FLAG, offsetof(run_options, json),
+      .help = "one JSON object at the end in place of streamed text" },
+    { "--engine", "NAME", OPT_LATER, 0, .help = "" },
+    { "--gpu-layers", "N", OPT_LATER, 0, .help = "" },
+    { "--profile", NULL, OPT_LATER, 0, .help = "" },
+    { 0 },
 };
 
 static const char *finish_name(infer_finish f)
@@ -77,8 +79,10 @@ static void settle_sampling(run_options *o)
         s->repeat_penalty = 1;
         s->frequency_penalty = s->presence_penalty = 0;
     }
-    const char *idle = s->top_k ? "--top-k" : s->top_p > 0 && s->top_p < 1 ? "--top-p"
-                       : s->min_p > 0 ? "--min-p" : NULL;
+    const char *idle = s->top_k                       ? "--top-k"
+                       : s->top_p > 0 && s->top_p < 1 ? "--top-p"
+                       : s->min_p > 0                 ? "--min-p"
+                                                      : NULL;
     if (s->temperature == 0 && idle) cli_warn("%s changes nothing at --temp 0", idle);
     // A seed of 32 bits is short enough to be typed again.
     uint32_t fresh;
@@ -122,11 +126,11 @@ static int print_json(const char *model, const char *text, size_t n, const infer
         "{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
         cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
         finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated, "prompt_s",
-        s->prompt_s, "generate_s", s->generate_s, "first_token_s", s->first_token_s,
-        "prompt_tok_s", rate(s->n_prompt, s->prompt_s), "generate_tok_s",
-        rate(s->n_generated, s->generate_s), "mapped_bytes", (json_int_t)s->mapped_bytes,
-        "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes, "backend",
-        e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
+        s->prompt_s, "generate_s", s->generate_s, "first_token_s", s->first_token_s, "prompt_tok_s",
+        rate(s->n_prompt, s->prompt_s), "generate_tok_s", rate(s->n_generated, s->generate_s),
+        "mapped_bytes", (json_int_t)s->mapped_bytes, "kv_bytes", (json_int_t)s->kv_bytes,
+        "work_bytes", (json_int_t)s->work_bytes, "backend", e->backend, "cpu", e->cpu_level,
+        "threads", e->n_threads);
     if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));
     return cli_json_print(j);
 }
@@ -139,7 +143,7 @@ typedef struct collected {
 // Streams, or collects for --json. Returns an exit code.
 static int generate(infer_session *session, const run_options *o, collected *all)
 {
-    infer_error err = {0};
+    infer_error err = { 0 };
     const char *piece;
     while ((piece = infer_session_next(session, &err))) {
         size_t n = strlen(piece);
@@ -190,10 +194,10 @@ static int complete(const infer_model *model, const char *name, const run_option
         .progress = show_progress,
     };
     infer_session *session;
-    infer_error err = {0};
+    infer_error err = { 0 };
     if (infer_session_new(&session, model, &so, &err)) return cli_fail(&err);
     cli_interrupt_session(session);
-    collected all = {0};
+    collected all = { 0 };
     int code = EXIT_DONE;
     if (feed(session, tok, prompt, n, &err)) code = cli_fail(&err);
     cli_progress_end();
@@ -209,7 +213,8 @@ static int complete(const infer_model *model, const char *name, const run_option
                                  o->sampling.temperature);
         if (!code) code = printed;
     }
-    if (o->stats && (!code || code == EXIT_INTERRUPTED)) print_stats(&stats, &info, o->sampling.temperature);
+    if (o->stats && (!code || code == EXIT_INTERRUPTED))
+        print_stats(&stats, &info, o->sampling.temperature);
     mem_free(all.text);
     cli_interrupt_session(NULL);
     infer_session_free(session);
@@ -218,7 +223,8 @@ static int complete(const infer_model *model, const char *name, const run_option
 
 static int run(int argc, char **argv)
 {
-    run_options o = {.n = -1, .sampling = {.top_p = 1, .repeat_penalty = 1, .repeat_window = 64}};
+    run_options o = { .n = -1,
+                      .sampling = { .top_p = 1, .repeat_penalty = 1, .repeat_window = 64 } };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_run, &o, &args, argc, argv, &code)) return code;
@@ -244,8 +250,9 @@ const cli_command cmd_run = {
     .min_args = 1,
     .max_args = 2,
     .summary = "complete a prompt, streaming the text",
-    .text = "Without PROMPT it is read from standard input, less one final newline. Standard output "
-            "holds the generated text alone.",
+    .text =
+        "Without PROMPT it is read from standard input, less one final newline. Standard output "
+        "holds the generated text alone.",
     .options = options,
     .run = run,
 };

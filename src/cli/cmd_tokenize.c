@@ -1,6 +1,6 @@
 /*
- * cmd_tokenize.c: `infer tokenize`: text to ids and back; with --json a filter of lines, where a bad
- * line is answered with {"error": …} on its own line and the others go on.
+ * cmd_tokenize.c: `infer tokenize`: text to ids and back; with --json a filter of lines, where a
+ * bad line is answered with {"error": …} on its own line and the others go on.
  */
 #include <errno.h>
 #include <limits.h>
@@ -16,23 +16,23 @@ typedef struct tokenize_options {
 } tokenize_options;
 
 static const cli_option options[] = {
-    {"--json", NULL, OPT_FLAG, offsetof(tokenize_options, json),
-     .help = "lines in, lines out: a JSON string each to an array of ids"},
-    {"--decode", NULL, OPT_FLAG, offsetof(tokenize_options, decode),
-     .help = "the way back: ids (5,6,7; with --json an array a line) to text"},
-    {"--no-special", NULL, OPT_FLAG, offsetof(tokenize_options, no_special),
-     .help = "add no BOS or EOS; special tokens written in the text still count"},
-    {"--skip-special", NULL, OPT_FLAG, offsetof(tokenize_options, skip_special),
-     .help = "with --decode: leave special tokens out of the text"},
-    {0},
+    { "--json", NULL, OPT_FLAG, offsetof(tokenize_options, json),
+      .help = "lines in, lines out: a JSON string each to an array of ids" },
+    { "--decode", NULL, OPT_FLAG, offsetof(tokenize_options, decode),
+      .help = "the way back: ids (5,6,7; with --json an array a line) to text" },
+    { "--no-special", NULL, OPT_FLAG, offsetof(tokenize_options, no_special),
+      .help = "add no BOS or EOS; special tokens written in the text still count" },
+    { "--skip-special", NULL, OPT_FLAG, offsetof(tokenize_options, skip_special),
+      .help = "with --decode: leave special tokens out of the text" },
+    { 0 },
 };
 
-/* ---- lines of JSON ---------------------------------------------------------------------------- */
+/* ---- lines of JSON --------------------------------------------------------------------------- */
 
 static json_t *ids_of_line(const infer_tokenizer *tok, const tokenize_options *o, const json_t *in,
                            infer_error *err)
 {
-    infer_tokenize_options to = {.no_special = o->no_special};
+    infer_tokenize_options to = { .no_special = o->no_special };
     int32_t *ids;
     size_t n;
     if (!json_is_string(in)) {
@@ -84,11 +84,13 @@ static int filter_lines(const infer_tokenizer *tok, const tokenize_options *o)
     while (!code && (errno = 0, len = getline(&line, &cap, stdin)) >= 0) {
         size_t n = (size_t)len;
         if (n && line[n - 1] == '\n') n--;
-        infer_error err = {0};
+        infer_error err = { 0 };
         json_error_t why;
         json_t *in = json_loadb(line, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why), *out = NULL;
-        if (!in) error_set(&err, INFER_FORMAT, "column %d: %s", why.column, why.text);
-        else out = o->decode ? text_of_line(tok, o, in, &err) : ids_of_line(tok, o, in, &err);
+        if (!in)
+            error_set(&err, INFER_FORMAT, "column %d: %s", why.column, why.text);
+        else
+            out = o->decode ? text_of_line(tok, o, in, &err) : ids_of_line(tok, o, in, &err);
         if (!out) out = json_pack("{s:o}", "error", cli_json_text(err.msg, strlen(err.msg)));
         json_decref(in);
         code = cli_json_print(out);
@@ -99,13 +101,13 @@ static int filter_lines(const infer_tokenizer *tok, const tokenize_options *o)
     return code;
 }
 
-/* ---- for people ------------------------------------------------------------------------------- */
+/* ---- for people ------------------------------------------------------------------------------ */
 
 static int show_ids(const infer_tokenizer *tok, const tokenize_options *o, const char *text,
                     size_t n_text)
 {
-    infer_error err = {0};
-    infer_tokenize_options to = {.no_special = o->no_special};
+    infer_error err = { 0 };
+    infer_tokenize_options to = { .no_special = o->no_special };
     int32_t *ids;
     size_t n;
     if (infer_tokenize(tok, &ids, &n, text, n_text, &to, &err)) return cli_fail(&err);
@@ -122,7 +124,7 @@ static int show_ids(const infer_tokenizer *tok, const tokenize_options *o, const
 // "5,6,7" or "5 6 7", brackets around them allowed.
 static int show_text(const infer_tokenizer *tok, const tokenize_options *o, const char *list)
 {
-    infer_error err = {0};
+    infer_error err = { 0 };
     size_t n = 0, n_text;
     int32_t *ids = mem_alloc(strlen(list) / 2 + 1, sizeof *ids);
     if (!ids) return cli_error(EXIT_FAILED, "tokenize: out of memory");
@@ -152,7 +154,7 @@ static int show_text(const infer_tokenizer *tok, const tokenize_options *o, cons
 
 static int run(int argc, char **argv)
 {
-    tokenize_options o = {0};
+    tokenize_options o = { 0 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_tokenize, &o, &args, argc, argv, &code)) return code;
@@ -166,11 +168,14 @@ static int run(int argc, char **argv)
     char *path, *input = NULL;
     if ((code = cli_model_path(&path, args.v[0]))) return code;
     infer_tokenizer *tok = NULL;
-    infer_error err = {0};
+    infer_error err = { 0 };
     size_t n = args.n > 1 ? strlen(args.v[1]) : 0;
-    if (infer_tokenizer_open(&tok, path, &err)) code = cli_fail(&err);
-    else if (o.json) code = filter_lines(tok, &o);
-    else if (args.n < 2) code = cli_read_input(&input, &n, o.decode ? "ids" : "text");
+    if (infer_tokenizer_open(&tok, path, &err))
+        code = cli_fail(&err);
+    else if (o.json)
+        code = filter_lines(tok, &o);
+    else if (args.n < 2)
+        code = cli_read_input(&input, &n, o.decode ? "ids" : "text");
     if (!code && !o.json) {
         const char *text = args.n > 1 ? args.v[1] : input;
         code = o.decode ? show_text(tok, &o, text) : show_ids(tok, &o, text, n);
@@ -187,8 +192,9 @@ const cli_command cmd_tokenize = {
     .min_args = 1,
     .max_args = 2,
     .summary = "text to token ids and pieces, and back",
-    .text = "MODEL may also be a folder with only a tokenizer, or a GGUF file with only a vocabulary. "
-            "Without TEXT it is read from standard input, less one final newline.",
+    .text =
+        "MODEL may also be a folder with only a tokenizer, or a GGUF file with only a vocabulary. "
+        "Without TEXT it is read from standard input, less one final newline.",
     .options = options,
     .run = run,
 };

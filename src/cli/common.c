@@ -20,14 +20,19 @@
 #include "base/utf8.h"
 #include "cli/cli.h"
 
-/* ---- errors ----------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static const unsigned char exit_codes[] = {
-    [INFER_OK] = EXIT_DONE,           [INFER_NOMEM] = EXIT_FAILED,
-    [INFER_ARGUMENT] = EXIT_USAGE,    [INFER_IO] = EXIT_FAILED,
-    [INFER_NOT_FOUND] = EXIT_FAILED,  [INFER_FORMAT] = EXIT_FAILED,
-    [INFER_UNSUPPORTED] = EXIT_FAILED, [INFER_LIMIT] = EXIT_FAILED,
-    [INFER_CANCELLED] = EXIT_INTERRUPTED, [INFER_DEVICE] = EXIT_FAILED,
+    [INFER_OK] = EXIT_DONE,
+    [INFER_NOMEM] = EXIT_FAILED,
+    [INFER_ARGUMENT] = EXIT_USAGE,
+    [INFER_IO] = EXIT_FAILED,
+    [INFER_NOT_FOUND] = EXIT_FAILED,
+    [INFER_FORMAT] = EXIT_FAILED,
+    [INFER_UNSUPPORTED] = EXIT_FAILED,
+    [INFER_LIMIT] = EXIT_FAILED,
+    [INFER_CANCELLED] = EXIT_INTERRUPTED,
+    [INFER_DEVICE] = EXIT_FAILED,
     [INFER_INTERNAL] = EXIT_FAILED,
 };
 static_assert(sizeof exit_codes == INFER_STATUS_COUNT, "every status has its exit code");
@@ -86,13 +91,14 @@ static void print_log(infer_log_level level, const char *line, void *user)
     (void)user;
     if (level == INFER_LOG_WARN) cli_warn("%s", line);
 }
-const infer_log cli_log = {print_log, NULL};
+const infer_log cli_log = { print_log, NULL };
 
 // Insertions, deletions and replacements between a and b, up to 63 characters each.
 static int edit_distance(const char *a, const char *b)
 {
     int row[64], n = (int)strnlen(a, 63), m = (int)strnlen(b, 63);
-    for (int j = 0; j <= m; j++) row[j] = j;
+    for (int j = 0; j <= m; j++)
+        row[j] = j;
     for (int i = 1; i <= n; i++) {
         int diagonal = row[0];
         row[0] = i;
@@ -123,13 +129,13 @@ const char *cli_nearest(const char *word, const char *const *names, int n)
     return best;
 }
 
-/* ---- input and output --------------------------------------------------------------------------- */
+/* ---- input and output ------------------------------------------------------------------------ */
 
 #define INPUT_LIMIT (256u << 20)
 
 int cli_read_input(char **text, size_t *n, const char *what)
 {
-    infer_error err = {0};
+    infer_error err = { 0 };
     char *p = NULL;
     size_t cap = 0, len = 0;
     if (isatty(STDIN_FILENO))
@@ -189,16 +195,22 @@ void cli_put_text(FILE *f, const char *s, size_t n, int max)
         uint32_t cp;
         int len = utf8_decode(s + i, n - i, &cp);
         char out[16];
-        if (!len) len = 1, snprintf(out, sizeof out, "\\x%02x", (unsigned char)s[i]);
-        else if (cp == '\n') strcpy(out, "\\n");
-        else if (cp == '\t') strcpy(out, "\\t");
-        else if (cp == '\r') strcpy(out, "\\r");
-        else if (cp < 32 || cp == 127) snprintf(out, sizeof out, "\\x%02x", (unsigned)cp);
+        if (!len)
+            len = 1, snprintf(out, sizeof out, "\\x%02x", (unsigned char)s[i]);
+        else if (cp == '\n')
+            strcpy(out, "\\n");
+        else if (cp == '\t')
+            strcpy(out, "\\t");
+        else if (cp == '\r')
+            strcpy(out, "\\r");
+        else if (cp < 32 || cp == 127)
+            snprintf(out, sizeof out, "\\x%02x", (unsigned)cp);
         // C1 controls and the characters that turn the direction of writing around
         else if ((cp >= 0x80 && cp < 0xa0) || (cp >= 0x200b && cp <= 0x200f) ||
                  (cp >= 0x2028 && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069) || cp == 0xfeff)
             snprintf(out, sizeof out, "\\u%04x", (unsigned)cp);
-        else snprintf(out, sizeof out, "%.*s", len, s + i);
+        else
+            snprintf(out, sizeof out, "%.*s", len, s + i);
         int w = out[0] == '\\' ? (int)strlen(out) : 1;
         if (max && col + w > max - (i + (size_t)len < n)) {
             fputs("…", f);
@@ -212,14 +224,15 @@ void cli_put_text(FILE *f, const char *s, size_t n, int max)
 
 const char *cli_bytes(char out[32], uint64_t bytes)
 {
-    static const char *const unit[] = {"kB", "MB", "GB", "TB"};
+    static const char *const unit[] = { "kB", "MB", "GB", "TB" };
     if (bytes < 1000) {
         snprintf(out, 32, "%d B", (int)bytes);
         return out;
     }
     double v = (double)bytes / 1000;
     int u = 0;
-    while (v >= 999.95 && u < 3) v /= 1000, u++;
+    while (v >= 999.95 && u < 3)
+        v /= 1000, u++;
     snprintf(out, 32, "%.1f %s", v, unit[u]);
     return out;
 }
@@ -272,7 +285,8 @@ json_t *cli_json_text(const char *s, size_t n)
 json_t *cli_json_ids(const int32_t *ids, size_t n)
 {
     json_t *a = json_array();
-    for (size_t i = 0; a && i < n; i++) json_array_append_new(a, json_integer(ids[i]));
+    for (size_t i = 0; a && i < n; i++)
+        json_array_append_new(a, json_integer(ids[i]));
     return a;
 }
 
@@ -286,7 +300,7 @@ int cli_json_print(json_t *root)
     return cli_flush(EXIT_DONE);
 }
 
-/* ---- Ctrl-C ------------------------------------------------------------------------------------ */
+/* ---- interrupts ------------------------------------------------------------------------------ */
 
 static infer_engine *volatile interrupt_engine;
 static infer_session *volatile interrupt_session;
@@ -311,7 +325,7 @@ static void on_closed_pipe(int signal_number)
 
 void cli_signals(void)
 {
-    struct sigaction a = {.sa_handler = on_interrupt};
+    struct sigaction a = { .sa_handler = on_interrupt };
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     a.sa_handler = on_closed_pipe;

@@ -41,7 +41,8 @@ static int unknown_command(const char *word)
 {
     const char *names[COUNT_OF(commands) + 1];
     int n = 0;
-    for (; n < COUNT_OF(commands); n++) names[n] = commands[n]->name;
+    for (; n < COUNT_OF(commands); n++)
+        names[n] = commands[n]->name;
     names[n++] = "help";
     size_t len = strlen(word);
     if (strchr(word, '/') || (len > 5 && !strcmp(word + len - 5, ".gguf")) ||

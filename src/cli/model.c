@@ -16,7 +16,7 @@
 
 #define DEFAULT_FILE "gemma-3-270m-q4_k_m.gguf"
 
-/* ---- names ------------------------------------------------------------------------------------ */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 // ${INFER_HOME:-${XDG_DATA_HOME:-~/.local/share}/infer}/models
 static char *store_folder(arena *a)
@@ -57,7 +57,7 @@ static void list_models(name_list *l, arena *a, const char *folder, const char *
 
 static int not_found(arena *a, const char *name, const char *store)
 {
-    name_list l = {0};
+    name_list l = { 0 };
     const char *slash = strrchr(name, '/');
     list_models(&l, a, store, "");
     if (slash) {
@@ -69,8 +69,10 @@ static int not_found(arena *a, const char *name, const char *store)
     }
     const char *near = cli_nearest(name, l.v, l.n);
     if (near)
-        return cli_error(EXIT_FAILED, "%s: no such file, folder or model in the store: the nearest "
-                         "is %s", name, near);
+        return cli_error(EXIT_FAILED,
+                         "%s: no such file, folder or model in the store: the nearest "
+                         "is %s",
+                         name, near);
     return cli_error(EXIT_FAILED, "%s: no such file, folder or model in %s", name, store);
 }
 
@@ -83,15 +85,19 @@ static const char *find_model(arena *a, const char *name, int *code)
         return NULL;
     }
     if (!strncmp(name, "hf://", 5)) {
-        *code = cli_error(EXIT_FAILED, "%s: models from the hub are not supported yet, download "
-                          "the files and give their path", name);
+        *code = cli_error(EXIT_FAILED,
+                          "%s: models from the hub are not supported yet, download "
+                          "the files and give their path",
+                          name);
         return NULL;
     }
     if (!strcmp(name, "default")) {
         path = arena_printf(a, "%s/%s", store, DEFAULT_FILE);
         if (path && file_exists(path)) return path;
-        *code = cli_error(EXIT_FAILED, "default: %s is missing: ./run or scripts/fetch_model.sh "
-                          "fetches it", path);
+        *code = cli_error(EXIT_FAILED,
+                          "default: %s is missing: ./run or scripts/fetch_model.sh "
+                          "fetches it",
+                          path);
         return NULL;
     }
     struct stat st;
@@ -110,7 +116,7 @@ static const char *find_model(arena *a, const char *name, int *code)
 
 int cli_model_path(char **path, const char *name)
 {
-    arena a = {0};
+    arena a = { 0 };
     int code = EXIT_FAILED;
     const char *found = find_model(&a, name, &code);
     *path = found ? mem_strdup(found) : NULL;
@@ -124,8 +130,8 @@ int cli_model_open(infer_model **model, const char *name, const cli_engine *e)
     char *path;
     int code = cli_model_path(&path, name);
     if (code) return code;
-    infer_error err = {0};
-    infer_model_options o = {.no_mmap = e->no_mmap, .mlock = e->mlock, .log = cli_log};
+    infer_error err = { 0 };
+    infer_model_options o = { .no_mmap = e->no_mmap, .mlock = e->mlock, .log = cli_log };
     if (infer_model_open(model, path, &o, &err)) code = cli_fail(&err);
     mem_free(path);
     return code;
@@ -138,7 +144,7 @@ const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name)
     return tok;
 }
 
-/* ---- engines ---------------------------------------------------------------------------------- */
+/* ---- engines --------------------------------------------------------------------------------- */
 
 static int check_level(const cli_command *c, const char *level, const char *from)
 {
@@ -201,7 +207,9 @@ infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *
         size_t k = n - i < step ? n - i : step;
         for (size_t j = 0; j < k; j++) {
             bool last = i + j + 1 == n;
-            rows[j] = (infer_row){.seq = seq, .token = ids[i + j], .want = last ? INFER_WANT_LOGITS : 0};
+            rows[j] = (infer_row){ .seq = seq,
+                                   .token = ids[i + j],
+                                   .want = last ? INFER_WANT_LOGITS : 0 };
         }
         st = infer_step(engine, rows, (int)k, err);
         i += k;

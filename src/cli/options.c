@@ -2,7 +2,8 @@
  * options.c: command-line options as a table. One row says the name, the type, the range and the
  * help, so that parsing, the refusal of bad values and the help text cannot disagree.
  *
- * Accepted forms: --name value, --name=value, flags alone, "--" before arguments that start with "-".
+ * Accepted forms: --name value, --name=value, flags alone, "--" before arguments that start with
+ * "-".
  */
 #include <errno.h>
 #include <float.h>
@@ -16,13 +17,14 @@
 #define HELP_COLUMN 24
 #define HELP_WIDTH 80
 
-/* ---- help ------------------------------------------------------------------------------------- */
+/* ---- help ------------------------------------------------------------------------------------ */
 
 // Columns of n bytes of UTF-8, for text whose characters are one column wide.
 static int columns(const char *s, size_t n)
 {
     int c = 0;
-    for (size_t i = 0; i < n; i++) c += ((unsigned char)s[i] & 0xc0) != 0x80;
+    for (size_t i = 0; i < n; i++)
+        c += ((unsigned char)s[i] & 0xc0) != 0x80;
     return c;
 }
 
@@ -47,7 +49,8 @@ void cli_wrap(FILE *f, int at, int indent, const char *text)
         col += w + !start;
         start = false;
         text += n;
-        while (*text == ' ') text++;
+        while (*text == ' ')
+            text++;
     }
     fputc('\n', f);
 }
@@ -66,15 +69,17 @@ void cli_help(FILE *f, const cli_command *c)
     for (const cli_option *o = c->options; o->name; o++) {
         if (o->kind == OPT_LATER) continue;
         int n = fprintf(f, "  %s", o->name);
-        if (o->kind == OPT_CHOICE) n += fprintf(f, " %s", o->choices);
-        else if (o->value) n += fprintf(f, " %s", o->value);
+        if (o->kind == OPT_CHOICE)
+            n += fprintf(f, " %s", o->choices);
+        else if (o->value)
+            n += fprintf(f, " %s", o->value);
         if (n > HELP_COLUMN - 2) fputc('\n', f), n = 0;
         fprintf(f, "%*s", HELP_COLUMN - n, "");
         cli_wrap(f, HELP_COLUMN, HELP_COLUMN, o->help);
     }
 }
 
-/* ---- values ----------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static bool refuse(const cli_command *c, const char *name, const char *expected, const char *found,
                    int *code)
@@ -87,9 +92,12 @@ static void describe_range(char *out, size_t size, const cli_option *o, const ch
 {
     const char *from = o->above_min ? "above" : "from";
     double top = o->kind == OPT_FLOAT ? FLT_MAX : INT_MAX;
-    if (o->max >= top && o->above_min) snprintf(out, size, "%s above %g", noun, o->min);
-    else if (o->max >= top) snprintf(out, size, "%s of at least %.9g", noun, o->min);
-    else snprintf(out, size, "%s %s %.9g to %.9g", noun, from, o->min, o->max);
+    if (o->max >= top && o->above_min)
+        snprintf(out, size, "%s above %g", noun, o->min);
+    else if (o->max >= top)
+        snprintf(out, size, "%s of at least %.9g", noun, o->min);
+    else
+        snprintf(out, size, "%s %s %.9g to %.9g", noun, from, o->min, o->max);
 }
 
 static bool set_int(const cli_command *c, const cli_option *o, int *field, const char *s, int *code)
@@ -179,7 +187,7 @@ static bool set_value(const cli_command *c, const cli_option *o, void *options, 
     return false;
 }
 
-/* ---- parsing ---------------------------------------------------------------------------------- */
+/* ---- parsing --------------------------------------------------------------------------------- */
 
 static const cli_option *find_option(const cli_command *c, const char *arg, size_t n)
 {
@@ -192,7 +200,8 @@ static void unknown_option(const cli_command *c, const char *arg, size_t n, int 
 {
     const char *names[64];
     int count = 0;
-    for (const cli_option *o = c->options; o->name && count < 64; o++) names[count++] = o->name;
+    for (const cli_option *o = c->options; o->name && count < 64; o++)
+        names[count++] = o->name;
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)n, arg);
     const char *near = cli_nearest(word, names, count);
@@ -236,7 +245,7 @@ bool cli_parse(const cli_command *c, void *options, cli_args *args, int argc, ch
                int *code)
 {
     bool only_args = false;
-    *args = (cli_args){0};
+    *args = (cli_args){ 0 };
     for (int i = 0; i < argc; i++) {
         const char *arg = argv[i];
         if (!only_args && !strcmp(arg, "--")) {
