@@ -132,8 +132,9 @@ int cli_json_print(json_t *root);
 
 /* ---- interrupts ------------------------------------------------------------------------------ */
 
-/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly. */
-void cli_signals(void);
+/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly, and the three
+ * standard streams are taken, open or not. */
+void cli_start(void);
 /* From here on the first Ctrl-C only cancels this work (NULL: back to the start); the second
  * ends. */
 void cli_interrupt_engine(infer_engine *engine);

@@ -194,7 +194,8 @@ static int measure(const infer_model *model, const bench_options *o)
     if (!st) st = run_all(&b, &err);
     int code = st ? cli_fail(&err) : EXIT_DONE;
     if (!code) {
-        b.rss_mb = peak_rss(); // before the bandwidth test takes its own buffer
+        cli_interrupt_engine(NULL); // no more steps that could be cancelled: Ctrl-C ends
+        b.rss_mb = peak_rss();      // before the bandwidth test takes its own buffer
         b.read_gbs = infer_measure_bandwidth(infer_engine_describe(b.engine).n_threads) / 1e9;
         code = report(&b);
     }

@@ -8,7 +8,6 @@
 #include "cli/cli.h"
 
 #define MAX_TYPES 64
-#define VALUE_COLUMNS 56
 
 typedef struct inspect_options {
     bool json, all;
@@ -149,7 +148,7 @@ static void print_metadata(const findings *f, bool all)
         cli_put_text(stdout, m.key, strlen(m.key), all ? 0 : 72);
         int pad = width - (int)strlen(m.key);
         printf("%*s  ", pad > 0 ? pad : 0, "");
-        int room = VALUE_COLUMNS - (width > 24 ? width - 24 : 0);
+        int room = 78 - width;
         cli_put_text(stdout, m.value, strlen(m.value), all ? 0 : room > 30 ? room : 30);
         putchar('\n');
     }

@@ -7,7 +7,7 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -323,8 +323,13 @@ static void on_closed_pipe(int signal_number)
     _exit(EXIT_DONE);
 }
 
-void cli_signals(void)
+void cli_start(void)
 {
+    // A missing standard stream would be given to the next file that is opened. What stands in for
+    // it is open the wrong way round, so that using it is an error and not a silence.
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            _exit(EXIT_FAILED);
     struct sigaction a = { .sa_handler = on_interrupt };
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);

@@ -57,7 +57,7 @@ static int unknown_command(const char *word)
 
 int main(int argc, char **argv)
 {
-    cli_signals();
+    cli_start();
     infer_guard_install();
     if (argc < 2) {
         help_all(stderr);

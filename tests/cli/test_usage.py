@@ -150,6 +150,16 @@ def test_full_disk_at_standard_output(args):
     assert r.rc == 1 and r.err == "infer: standard output: No space left on device\n"
 
 
+def test_closed_standard_streams(tmp_path):
+    sh = f"exec '{INFER}' eval '{GGUF}' --ids 5 --logits '{tmp_path}/l' >&-"
+    p = subprocess.run(["sh", "-c", sh], stderr=subprocess.PIPE, timeout=20)
+    assert p.returncode == 1 and p.stderr.startswith(b"infer: standard output: ")
+    assert (tmp_path / "l").stat().st_size == 263 * 4
+    p = subprocess.run(["sh", "-c", f"exec '{INFER}' run '{GGUF}' <&-"], stderr=subprocess.PIPE, timeout=20)
+    assert p.returncode == 1 and p.stderr.startswith(b"infer: standard input: ")
+    assert subprocess.run(["sh", "-c", f"exec '{INFER}' run 2>&-"], timeout=20).returncode == 2
+
+
 def in_terminal(*args, env=None, keys=None, after=0.0):
     """The program in a pseudo-terminal: exit code and all that it printed."""
     pid, fd = pty.fork()
