@@ -30,11 +30,26 @@ static inline uint32_t load_u32(const uint8_t *p)
     memcpy(&u, p, 4);
     return u;
 }
+static inline uint64_t load_u64(const uint8_t *p)
+{
+    uint64_t u;
+    memcpy(&u, p, 8);
+    return u;
+}
 static inline void store_u16(uint8_t *p, uint16_t u) { memcpy(p, &u, 2); }
 static inline void store_u32(uint8_t *p, uint32_t u) { memcpy(p, &u, 4); }
 static inline void store_u64(int8_t *p, uint64_t u) { memcpy(p, &u, 8); }
 static inline float load_f16(const uint8_t *p) { return f16_to_f32(load_u16(p)); }
 static inline void store_f16(uint8_t *p, float f) { store_u16(p, f16_from_f32(f)); }
+
+#define BYTES(b) (0x0101010101010101u * (uint64_t)(b)) // b in every byte of a word
+
+/* Bit i of b to byte i, as 0 or 1. */
+static inline uint64_t spread_bits(uint8_t b)
+{
+    uint64_t bit = BYTES(b) & 0x8040201008040201u;
+    return (bit + BYTES(0x7f)) >> 7 & BYTES(1);
+}
 
 /* v to [lo, hi], then truncated or rounded to nearest even. NaN gives lo: no float reaches an integer
  * conversion out of range, whatever the input. */

@@ -9,13 +9,11 @@
 #ifndef COMPUTE_QUANT_IQ_H
 #define COMPUTE_QUANT_IQ_H
 
-#include <stdint.h>
+#include "compute/quant_block.h"
 
 extern const uint16_t iq1_grid[2048];
 extern const uint16_t iq2_xxs_grid[256], iq2_xs_grid[512], iq2_s_grid[1024];
 extern const uint16_t iq3_xxs_grid[256], iq3_s_grid[512];
-
-#define BYTES(b) (0x0101010101010101u * (uint64_t)(b)) // b in every byte
 
 // Eight fields of two bits to eight bytes.
 static inline uint64_t spread2(uint16_t run)
@@ -37,8 +35,7 @@ static inline uint32_t spread4(uint16_t run)
 // Negates the bytes i whose bit i of signs is set. No byte may be 0 (the carry would leave it).
 static inline uint64_t apply_signs(uint64_t bytes, uint8_t signs)
 {
-    uint64_t bit = BYTES(signs) & 0x8040201008040201u; // bit i, in byte i
-    uint64_t one = (bit + BYTES(0x7f)) >> 7 & BYTES(1);
+    uint64_t one = spread_bits(signs);
     return (bytes ^ one * 0xff) + one;
 }
 

@@ -14,7 +14,6 @@
  *   with four scales of three bits each, for 16 elements each, and in their top four bits the f16 d,
  *   lowest first.
  */
-#include "compute/quant_block.h"
 #include "compute/quant_iq.h"
 
 typedef struct block_iq1_s {
@@ -31,13 +30,11 @@ typedef struct block_iq1_m {
 } block_iq1_m;
 _Static_assert(sizeof(block_iq1_m) == 56, "IQ1_M block");
 
-// 8 g + 1 or 8 g - 1 of a run. The bytes of the word are 16 more, so that none borrows from the next.
+// 8 g + 1 or 8 g - 1 of a run. g + 1 is stored, so 8 is taken off: by adding 120 and flipping the top
+// bit, which lets no byte borrow from the next.
 static inline void iq1_run(int8_t *q, uint32_t index, bool down)
 {
-    uint64_t word = 8 * spread2(iq1_grid[index]) + BYTES(down ? 7 : 9);
-    int8_t run[8];
-    store_u64(run, word);
-    for (int i = 0; i < 8; i++) q[i] = (int8_t)(run[i] - 16);
+    store_u64(q, (8 * spread2(iq1_grid[index]) + BYTES(down ? 119 : 121)) ^ BYTES(0x80));
 }
 
 static inline void iq1_s_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,

@@ -18,7 +18,6 @@
  *   d f16; of two nibbles the low one comes first. Where seven signs are stored, the eighth makes the
  *   number of minus signs even.
  */
-#include "compute/quant_block.h"
 #include "compute/quant_iq.h"
 
 typedef struct block_iq2_xxs {

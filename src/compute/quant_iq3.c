@@ -14,7 +14,6 @@
  *   ninth; signs: a bit an element; scales: four bits for 32 elements, low nibble first.
  *   d f16.
  */
-#include "compute/quant_block.h"
 #include "compute/quant_iq.h"
 
 typedef struct block_iq3_xxs {

@@ -25,13 +25,15 @@ typedef struct block_q5_1 {
 } block_q5_1;
 _Static_assert(sizeof(block_q5_1) == 24, "Q5_1 block");
 
+// Eight elements at a time in the bytes of a word; with `centred` they are 16 less: a clear fifth bit
+// is then a negative number's high half.
 static inline void unpack5(int8_t *restrict q, const uint8_t *restrict qh, const uint8_t *restrict qs,
-                           int offset)
+                           bool centred)
 {
-    uint32_t high = load_u32(qh);
-    for (int j = 0; j < 16; j++) {
-        q[j] = (int8_t)((int)((qs[j] & 15) | (high >> j & 1) << 4) - offset);
-        q[j + 16] = (int8_t)((int)(qs[j] >> 4 | (high >> (j + 16) & 1) << 4) - offset);
+    for (int g = 0; g < 4; g++) {
+        uint64_t low = load_u64(qs + 8 * (g % 2)) >> 4 * (g / 2) & BYTES(15);
+        uint64_t fifth = spread_bits(qh[g]);
+        store_u64(q + 8 * g, low | (centred ? (fifth ^ BYTES(1)) * 0xf0 : fifth << 4));
     }
 }
 
@@ -39,7 +41,7 @@ static inline void q5_0_unpack_block(int8_t *restrict q, float *restrict scale, 
                                      const block_q5_0 *restrict b)
 {
     (void)min;
-    unpack5(q, b->qh, b->qs, 16);
+    unpack5(q, b->qh, b->qs, true);
     scale[0] = load_f16(b->d);
 }
 QUANT_DECODERS(q5_0, 32, 32, false)
@@ -47,7 +49,7 @@ QUANT_DECODERS(q5_0, 32, 32, false)
 static inline void q5_1_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
                                      const block_q5_1 *restrict b)
 {
-    unpack5(q, b->qh, b->qs, 0);
+    unpack5(q, b->qh, b->qs, false);
     scale[0] = load_f16(b->d);
     min[0] = load_f16(b->m);
 }
