@@ -61,10 +61,12 @@ float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
             size_t k = at + (size_t)i;
             float x_scale = x->scale[k / 32];
             int dot = 0, sum = 0;
-            for (int j = 0; j < f->sub; j++) dot += q[i + j] * x->q[k + (size_t)j];
+            for (int j = 0; j < f->sub; j++)
+                dot += q[i + j] * x->q[k + (size_t)j];
             acc = fmaf(scale[i / f->sub] * x_scale, (float)dot, acc);
             if (!f->has_min) continue;
-            for (int j = 0; j < f->sub; j += 16) sum += x->sum[(k + (size_t)j) / 16];
+            for (int j = 0; j < f->sub; j += 16)
+                sum += x->sum[(k + (size_t)j) / 16];
             acc = fmaf(min[i / f->sub] * x_scale, (float)sum, acc);
         }
     }
@@ -85,9 +87,10 @@ void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t
         bool finite = amax_bits < 0x7f800000u, codes = finite && inv < INFINITY;
         scale[b] = codes ? amax / 127.0f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
         if (!codes) inv = 0;
-        int sums[2] = {0, 0};
+        int sums[2] = { 0, 0 };
         for (int i = 0; i < 32; i++) {
-            float v = codes ? rintf(x[i] * inv) : 0; // at most 127, as amax * (127 / amax) rounds to it
+            float v =
+                codes ? rintf(x[i] * inv) : 0; // at most 127, as amax * (127 / amax) rounds to it
             q[i] = (int8_t)v;
             sums[i / 16] += q[i];
         }

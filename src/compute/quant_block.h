@@ -1,12 +1,12 @@
 /*
  * quant_block.h: what the quant_<fmt>.c files share. For them alone; everybody else reads quant.h.
  *
- * A block struct consists of bytes only, so it has alignment 1 and may lie anywhere in a mapped file.
- * A format writes one function, <fmt>_unpack_block: one block to integers, scales and mins.
+ * A block struct consists of bytes only, so it has alignment 1 and may lie anywhere in a mapped
+ * file. A format writes one function, <fmt>_unpack_block: one block to integers, scales and mins.
  * QUANT_DECODERS makes its unpack and dequant from it. That dequant has the bits of gguf.quants
  * because every format there computes (d * s) * q [- (dmin * m)] in float32, in this order, and the
- * scale and min of unpack are just these rounded products; where the two differ in form (a sign or a
- * power of two moved from one factor to the other) no rounding is involved.
+ * scale and min of unpack are just these rounded products; where the two differ in form (a sign or
+ * a power of two moved from one factor to the other) no rounding is involved.
  */
 #ifndef COMPUTE_QUANT_BLOCK_H
 #define COMPUTE_QUANT_BLOCK_H
@@ -51,8 +51,8 @@ static inline uint64_t spread_bits(uint8_t b)
     return (bit + BYTES(0x7f)) >> 7 & BYTES(1);
 }
 
-/* v to [lo, hi], then truncated or rounded to nearest even. NaN gives lo: no float reaches an integer
- * conversion out of range, whatever the input. */
+/* v to [lo, hi], then truncated or rounded to nearest even. NaN gives lo: no float reaches an
+ * integer conversion out of range, whatever the input. */
 static inline float clamp_float(float v, float lo, float hi)
 {
     v = v > lo ? v : lo;
@@ -74,9 +74,11 @@ static inline void quant_expand(float *restrict y, const int8_t *restrict q,
 {
     for (int s = 0; s < n / sub; s++) {
         if (has_min)
-            for (int i = 0; i < sub; i++) y[s * sub + i] = scale[s] * (float)q[s * sub + i] + min[s];
+            for (int i = 0; i < sub; i++)
+                y[s * sub + i] = scale[s] * (float)q[s * sub + i] + min[s];
         else
-            for (int i = 0; i < sub; i++) y[s * sub + i] = scale[s] * (float)q[s * sub + i];
+            for (int i = 0; i < sub; i++)
+                y[s * sub + i] = scale[s] * (float)q[s * sub + i];
     }
 }
 

@@ -4,7 +4,10 @@
  */
 #include "compute/quant_block.h"
 
-static void f32_dequant(float *restrict y, const void *blocks, size_t n) { memcpy(y, blocks, 4 * n); }
+static void f32_dequant(float *restrict y, const void *blocks, size_t n)
+{
+    memcpy(y, blocks, 4 * n);
+}
 
 static void f32_quantize(void *blocks, const float *x, const float *weight, size_t n)
 {
@@ -21,7 +24,8 @@ static inline float f16_widen(uint16_t h)
     uint32_t normal = abs + (112u << 23);
     uint32_t subnormal = f32_bits(f32_from_bits((abs & 0x007fffffu) + (113u << 23)) - 0x1p-14f);
     uint32_t small = -(uint32_t)(abs < 0x00800000u), special = -(uint32_t)(abs >= 0x0f800000u);
-    uint32_t u = (subnormal & small) | (normal & ~small) | (special & 0x7f800000u); // special: inf, NaN
+    uint32_t u =
+        (subnormal & small) | (normal & ~small) | (special & 0x7f800000u); // special: inf, NaN
     return f32_from_bits(u | sign);
 }
 
@@ -39,7 +43,8 @@ static void f16_quantize(void *blocks, const float *x, const float *weight, size
 {
     (void)weight;
     uint8_t *p = blocks;
-    for (size_t i = 0; i < n; i++) store_f16(p + 2 * i, x[i]);
+    for (size_t i = 0; i < n; i++)
+        store_f16(p + 2 * i, x[i]);
 }
 
 static void bf16_dequant(float *restrict y, const void *blocks, size_t n)
@@ -56,7 +61,8 @@ static void bf16_quantize(void *blocks, const float *x, const float *weight, siz
 {
     (void)weight;
     uint8_t *p = blocks;
-    for (size_t i = 0; i < n; i++) store_u16(p + 2 * i, bf16_from_f32(x[i]));
+    for (size_t i = 0; i < n; i++)
+        store_u16(p + 2 * i, bf16_from_f32(x[i]));
 }
 
 const quant_format quant_f32 = {

@@ -13,6 +13,7 @@
  *   qs: 8 bytes for each of them, element j low, element j + 8 high.
  */
 #include "compute/quant_block.h"
+#include "compute/quant_search.h"
 
 typedef struct block_mxfp4 {
     uint8_t e;
@@ -26,7 +27,7 @@ typedef struct block_nvfp4 {
 } block_nvfp4;
 _Static_assert(sizeof(block_nvfp4) == 36, "NVFP4 block");
 
-static const int8_t e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const int8_t e2m1_doubled[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
 
 // 2^(e - 128)
 static float e8m0_half(uint8_t e)
@@ -43,8 +44,8 @@ static float e4m3_half(uint8_t x)
     return f32_from_bits((exp + 127 - 8) << 23 | man << 20);
 }
 
-static inline void mxfp4_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_mxfp4 *restrict b)
+static inline void mxfp4_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_mxfp4 *restrict b)
 {
     (void)min;
     for (int j = 0; j < 16; j++) {
@@ -55,8 +56,8 @@ static inline void mxfp4_unpack_block(int8_t *restrict q, float *restrict scale,
 }
 QUANT_DECODERS(mxfp4, 32, 32, false)
 
-static inline void nvfp4_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_nvfp4 *restrict b)
+static inline void nvfp4_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_nvfp4 *restrict b)
 {
     (void)min;
     for (int s = 0; s < 4; s++) {
@@ -69,11 +70,8 @@ static inline void nvfp4_unpack_block(int8_t *restrict q, float *restrict scale,
 }
 QUANT_DECODERS(nvfp4, 64, 16, false)
 
-// The exponent puts the largest element between 4 and 8 (codes end at 6), and each element takes the
-// nearest code, the lower one of two as near. The exponent is that of gguf.quants: floor(log2) of
-// float32, which rounds up just below large powers of two. With an importance the neighbours of that
-// exponent are tried as well and the one of least weighted error is kept.
-static float mxfp4_codes(uint8_t *code, uint8_t e, const float *x, const float *weight)
+// The nearest codes under scale e, the lower one of two as near; returns the error, weighted by w.
+static float mxfp4_codes(uint8_t *code, uint8_t e, const float *x, const float *w)
 {
     float scale = e8m0_half(e), total = 0;
     for (int i = 0; i < 32; i++) {
@@ -83,28 +81,41 @@ static float mxfp4_codes(uint8_t *code, uint8_t e, const float *x, const float *
             float err = fabsf(scale * (float)e2m1_doubled[k] - x[i]);
             if (err < least) least = err, code[i] = (uint8_t)k;
         }
-        total += (weight ? weight[i] : 1) * least * least;
+        total += w[i] * least * least;
     }
     return total;
+}
+
+// The exponent puts the largest element between 4 and 8 (codes end at 6). It is that of
+// gguf.quants: floor(log2) in float32, which rounds up just below large powers of two. With an
+// importance its neighbours are tried too.
+static uint8_t mxfp4_exponent(const float *x, const float *importance)
+{
+    float amax = 0, least = INFINITY, w[32];
+    for (int i = 0; i < 32; i++)
+        amax = fmaxf(amax, fabsf(x[i]));
+    int start = trunc_clamp(amax > 0 ? floorf((float)log2(amax)) + 125 : 0, 0, 254), best = start;
+    if (!importance) return (uint8_t)start;
+    search_weights(w, x, importance, 32);
+    for (int e = start - 1; e <= start + 1; e++) {
+        uint8_t code[32];
+        if (e < 0 || e > 254) continue;
+        float err = mxfp4_codes(code, (uint8_t)e, x, w);
+        if (err < least) least = err, best = e;
+    }
+    return (uint8_t)best;
 }
 
 static void mxfp4_quantize(void *blocks, const float *x, const float *weight, size_t n)
 {
     block_mxfp4 *b = blocks;
-    for (size_t at = 0; at < n; at += 32, b++) {
-        float amax = 0, least = INFINITY;
-        for (int i = 0; i < 32; i++) amax = fmaxf(amax, fabsf(x[at + (size_t)i]));
-        float power = amax > 0 ? floorf((float)log2(amax)) + 125 : 0;
-        int e = trunc_clamp(power, 0, 254), span = weight ? 1 : 0;
-        b->e = (uint8_t)e;
+    for (size_t i = 0; i < n; i += 32, b++) {
+        static const float no_matter[32]; // the error is not looked at
         uint8_t code[32];
-        for (int k = e - span; span && k <= e + span; k++) {
-            if (k < 0 || k > 254) continue;
-            float err = mxfp4_codes(code, (uint8_t)k, x + at, weight + at);
-            if (err < least) least = err, b->e = (uint8_t)k;
-        }
-        mxfp4_codes(code, b->e, x + at, NULL);
-        for (int j = 0; j < 16; j++) b->qs[j] = (uint8_t)(code[j] | code[j + 16] << 4);
+        b->e = mxfp4_exponent(x + i, weight ? weight + i : NULL);
+        mxfp4_codes(code, b->e, x + i, no_matter);
+        for (int j = 0; j < 16; j++)
+            b->qs[j] = (uint8_t)(code[j] | code[j + 16] << 4);
     }
 }
 

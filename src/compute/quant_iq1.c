@@ -1,6 +1,6 @@
 /*
- * quant_iq1.c: IQ1_S and IQ1_M, 256 elements as runs of eight from a grid of 2048 with values
- * g = -1, 0, 1, each run moved by 1/8 up or down: x = d * (2 * scale + 1) * (g +- 1/8). The integers of
+ * quant_iq1.c: IQ1_S and IQ1_M, 256 elements as runs of eight from a grid of 2048 with values g =
+ * -1, 0, 1, each run moved by 1/8 up or down: x = d * (2 * scale + 1) * (g +- 1/8). The integers of
  * unpack are eight times the bracket.
  *
  *   IQ1_S, 50 bytes (1.5625 bits)   0  1   2 .. 33   34 .. 49
@@ -11,8 +11,8 @@
  *   IQ1_M, 56 bytes (1.75 bits)     0 .. 31   32 .. 47   48 .. 55
  *                                   [qs   ]   [qh    ]   [scales]
  *   qh: four bits a run: three for the high part of the index, one: down; scales: four 16-bit words
- *   with four scales of three bits each, for 16 elements each, and in their top four bits the f16 d,
- *   lowest first.
+ *   with four scales of three bits each, for 16 elements each, and in their top four bits the f16
+ *   d, lowest first.
  */
 #include "compute/quant_iq.h"
 
@@ -30,15 +30,15 @@ typedef struct block_iq1_m {
 } block_iq1_m;
 _Static_assert(sizeof(block_iq1_m) == 56, "IQ1_M block");
 
-// 8 g + 1 or 8 g - 1 of a run. g + 1 is stored, so 8 is taken off: by adding 120 and flipping the top
-// bit, which lets no byte borrow from the next.
+// 8 g + 1 or 8 g - 1 of a run. g + 1 is stored, so 8 is taken off: by adding 120 and flipping the
+// top bit, which lets no byte borrow from the next.
 static inline void iq1_run(int8_t *q, uint32_t index, bool down)
 {
     store_u64(q, (8 * spread2(iq1_grid[index]) + BYTES(down ? 119 : 121)) ^ BYTES(0x80));
 }
 
-static inline void iq1_s_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_iq1_s *restrict b)
+static inline void iq1_s_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_iq1_s *restrict b)
 {
     (void)min;
     float d = load_f16(b->d);
@@ -51,12 +51,13 @@ static inline void iq1_s_unpack_block(int8_t *restrict q, float *restrict scale,
 }
 QUANT_DECODERS(iq1_s, 256, 32, false)
 
-static inline void iq1_m_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_iq1_m *restrict b)
+static inline void iq1_m_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_iq1_m *restrict b)
 {
     (void)min;
     uint32_t d_bits = 0;
-    for (int k = 0; k < 4; k++) d_bits |= (uint32_t)(load_u16(b->scales + 2 * k) >> 12) << 4 * k;
+    for (int k = 0; k < 4; k++)
+        d_bits |= (uint32_t)(load_u16(b->scales + 2 * k) >> 12) << 4 * k;
     float d = f16_to_f32((uint16_t)d_bits);
     for (int s = 0; s < 16; s++) {
         uint32_t sc = (uint32_t)load_u16(b->scales + 2 * (s / 4)) >> 3 * (s % 4) & 7;

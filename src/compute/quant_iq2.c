@@ -4,8 +4,8 @@
  *
  *   IQ2_XXS, 66 bytes (2.0625 bits)   0  1   2 .. 65
  *                                     [d ]   [qs   ]
- *   qs: 8 bytes for 32 elements: four grid indices; then a 32-bit word of four times seven signs and
- *   four bits of scale.
+ *   qs: 8 bytes for 32 elements: four grid indices; then a 32-bit word of four times seven signs
+ *   and four bits of scale.
  *
  *   IQ2_XS, 74 bytes (2.3125 bits)    0  1   2 .. 65   66 .. 73
  *                                     [d ]   [qs   ]   [scales]
@@ -13,10 +13,11 @@
  *
  *   IQ2_S, 82 bytes (2.5625 bits)     0  1   2 .. 33   34 .. 65   66 .. 73   74 .. 81
  *                                     [d ]   [qs   ]   [signs ]   [qh    ]   [scales]
- *   qs: the low eight bits of a run's index, qh the high two (four runs a byte); signs: eight a run;
- *   scales: four bits for 16 elements.
- *   d f16; of two nibbles the low one comes first. Where seven signs are stored, the eighth makes the
- *   number of minus signs even.
+ *   qs: the low eight bits of a run's index, qh the high two (four runs a byte); signs: eight a
+ *   run; scales: four bits for 16 elements.
+ *
+ * In all of them d is f16, and of two nibbles the low one comes first. Where seven signs are
+ * stored, the eighth makes the number of minus signs even.
  */
 #include "compute/quant_iq.h"
 
@@ -82,8 +83,8 @@ static inline void iq2_xs_unpack_block(int8_t *restrict q, float *restrict scale
 }
 QUANT_DECODERS(iq2_xs, 256, 16, false)
 
-static inline void iq2_s_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_iq2_s *restrict b)
+static inline void iq2_s_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_iq2_s *restrict b)
 {
     (void)min;
     iq2_scales16(scale, load_f16(b->d), b->scales);

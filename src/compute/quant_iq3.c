@@ -1,12 +1,12 @@
 /*
- * quant_iq3.c: IQ3_XXS and IQ3_S, 256 elements as runs of four from a grid of eight magnitudes g, and
- * a sign for each.
+ * quant_iq3.c: IQ3_XXS and IQ3_S, 256 elements as runs of four from a grid of eight magnitudes g,
+ * and a sign for each.
  *
  *   IQ3_XXS, 98 bytes (3.0625 bits)   0  1   2 .. 65   66 .. 97
  *                                     [d ]   [qs   ]   [signs ]
- *   x = d * (1/2 + scale) / 2 * (+-g), g = 4, 12, 20, .. 52, 62; qs: 64 grid indices; signs: a 32-bit
- *   word for 32 elements: four times seven signs (the eighth makes the number of minus signs even)
- *   and four bits of scale.
+ *   x = d * (1/2 + scale) / 2 * (+-g), g = 4, 12, 20, .. 52, 62; qs: 64 grid indices; signs: a
+ *   32-bit word for 32 elements: four times seven signs (the eighth makes the number of minus signs
+ *   even) and four bits of scale.
  *
  *   IQ3_S, 110 bytes (3.4375 bits)    0  1   2 .. 65   66 .. 73   74 .. 105   106 .. 109
  *                                     [d ]   [qs   ]   [qh    ]   [signs  ]   [scales  ]
@@ -57,8 +57,8 @@ static inline void iq3_xxs_unpack_block(int8_t *restrict q, float *restrict scal
 }
 QUANT_DECODERS(iq3_xxs, 256, 32, false)
 
-static inline void iq3_s_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_iq3_s *restrict b)
+static inline void iq3_s_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_iq3_s *restrict b)
 {
     (void)min;
     float d = load_f16(b->d);

@@ -1,6 +1,6 @@
 /*
- * quant_iq4.c: IQ4_NL and IQ4_XS, elements of 4 bits that name one of 16 unevenly spaced values, more
- * of them near zero, where weights are.
+ * quant_iq4.c: IQ4_NL and IQ4_XS, elements of 4 bits that name one of 16 unevenly spaced values,
+ * more of them near zero, where weights are.
  *
  *   IQ4_NL, 18 bytes for 32      0  1   2 .. 17        x = d * value[q]
  *                                [d ]   [qs   ]
@@ -27,10 +27,11 @@ typedef struct block_iq4_xs {
 } block_iq4_xs;
 _Static_assert(sizeof(block_iq4_xs) == 136, "IQ4_XS block");
 
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                      1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
+                                       1,    13,   25,  38,  53,  69,  89,  113 };
 static const code_range iq4_range = {
-    .lo = -127, .hi = 113, .table = iq4_values, .step = 1.5f, .n_steps = 10};
+    .lo = -127, .hi = 113, .table = iq4_values, .step = 1.5f, .n_steps = 10
+};
 
 static inline void iq4_unpack(int8_t *restrict q, const uint8_t *restrict qs)
 {
@@ -65,10 +66,12 @@ QUANT_DECODERS(iq4_xs, 256, 32, false)
 
 static void iq4_pack(uint8_t *qs, const int8_t *q)
 {
-    uint8_t index[32] = {0};
+    uint8_t index[32] = { 0 };
     for (int k = 0; k < 15; k++)
-        for (int i = 0; i < 32; i++) index[i] = (uint8_t)(index[i] + (q[i] > iq4_values[k]));
-    for (int j = 0; j < 16; j++) qs[j] = (uint8_t)(index[j] | index[j + 16] << 4);
+        for (int i = 0; i < 32; i++)
+            index[i] = (uint8_t)(index[i] + (q[i] > iq4_values[k]));
+    for (int j = 0; j < 16; j++)
+        qs[j] = (uint8_t)(index[j] | index[j + 16] << 4);
 }
 
 static void iq4_nl_quantize(void *blocks, const float *x, const float *weight, size_t n)

@@ -1,5 +1,6 @@
 /*
- * quant_k.h: what Q4_K and Q5_K have in common: eight 6-bit scales and eight 6-bit mins in 12 bytes.
+ * quant_k.h: what Q4_K and Q5_K have in common: eight 6-bit scales and eight 6-bit mins in 12
+ * bytes.
  *
  *   byte   0..3    EEAAAAAA .. HHDDDDDD     A..D: scales 0..3, E..H: the high bits of scales 4..7
  *          4..7    eeaaaaaa .. hhdddddd     a..d: mins 0..3,   e..h: the high bits of mins 4..7

@@ -40,7 +40,8 @@ static void q2_k_quantize(void *blocks, const float *x, const float *weight, siz
         search_block_min(q, sc, mn, &d, &dmin, x + i, weight ? weight + i : NULL, 16, 3, 15);
         store_f16(b->d, d);
         store_f16(b->dmin, dmin);
-        for (int s = 0; s < 16; s++) b->scales[s] = (uint8_t)(sc[s] | mn[s] << 4);
+        for (int s = 0; s < 16; s++)
+            b->scales[s] = (uint8_t)(sc[s] | mn[s] << 4);
         for (int half = 0; half < 2; half++)
             for (int l = 0; l < 32; l++) {
                 const uint8_t *p = q + 128 * half + l;

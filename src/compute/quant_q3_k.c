@@ -39,7 +39,7 @@ QUANT_DECODERS(q3_k, 256, 16, false)
 
 static void q3_k_quantize(void *blocks, const float *x, const float *weight, size_t n)
 {
-    static const code_range range = {.lo = -4, .hi = 3, .step = 0.1f, .n_steps = 12};
+    static const code_range range = { .lo = -4, .hi = 3, .step = 0.1f, .n_steps = 12 };
     block_q3_k *b = blocks;
     for (size_t i = 0; i < n; i += 256, b++) {
         int8_t q[256], sc[16];

@@ -48,7 +48,8 @@ QUANT_DECODERS(q4_1, 32, 32, true)
 
 static void pack_nibbles(uint8_t *qs, const uint8_t *q)
 {
-    for (int j = 0; j < 16; j++) qs[j] = (uint8_t)(q[j] | q[j + 16] << 4);
+    for (int j = 0; j < 16; j++)
+        qs[j] = (uint8_t)(q[j] | q[j + 16] << 4);
 }
 
 static void q4_0_quantize(void *blocks, const float *x, const float *weight, size_t n)

@@ -5,8 +5,8 @@
  *                    [d ]  [qh  ]  [qs   ]
  *   Q5_1, 24 bytes   0  1  2  3  4 .. 7  8 .. 23        x = d * q + m
  *                    [d ]  [m ]  [qh  ]  [qs   ]
- *   d, m f16; qs[j]: low four bits of element j in the low half, of element j + 16 in the high half;
- *   qh: a little-endian word, bit j is the fifth bit of element j.
+ *   d, m f16; qs[j]: low four bits of element j in the low half, of element j + 16 in the high
+ *   half; qh: a little-endian word, bit j is the fifth bit of element j.
  */
 #include "compute/quant_block.h"
 #include "compute/quant_search.h"
@@ -25,10 +25,10 @@ typedef struct block_q5_1 {
 } block_q5_1;
 _Static_assert(sizeof(block_q5_1) == 24, "Q5_1 block");
 
-// Eight elements at a time in the bytes of a word; with `centred` they are 16 less: a clear fifth bit
-// is then a negative number's high half.
-static inline void unpack5(int8_t *restrict q, const uint8_t *restrict qh, const uint8_t *restrict qs,
-                           bool centred)
+// Eight elements at a time in the bytes of a word; with `centred` they are 16 less: a clear fifth
+// bit is then a negative number's high half.
+static inline void unpack5(int8_t *restrict q, const uint8_t *restrict qh,
+                           const uint8_t *restrict qs, bool centred)
 {
     for (int g = 0; g < 4; g++) {
         uint64_t low = load_u64(qs + 8 * (g % 2)) >> 4 * (g / 2) & BYTES(15);
@@ -58,9 +58,11 @@ QUANT_DECODERS(q5_1, 32, 32, true)
 static void pack5(uint8_t *qh, uint8_t *qs, const uint8_t *q)
 {
     uint32_t high = 0;
-    for (int j = 0; j < 32; j++) high |= (uint32_t)(q[j] >> 4) << j;
+    for (int j = 0; j < 32; j++)
+        high |= (uint32_t)(q[j] >> 4) << j;
     store_u32(qh, high);
-    for (int j = 0; j < 16; j++) qs[j] = (uint8_t)((q[j] & 15) | (q[j + 16] & 15) << 4);
+    for (int j = 0; j < 16; j++)
+        qs[j] = (uint8_t)((q[j] & 15) | (q[j + 16] & 15) << 4);
 }
 
 static void q5_0_quantize(void *blocks, const float *x, const float *weight, size_t n)

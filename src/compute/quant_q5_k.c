@@ -4,8 +4,9 @@
  *
  *   byte  0  1  2  3  4 .. 15   16 .. 47   48 .. 175
  *         [d ]  [dmin] [scales]  [qh    ]   [qs     ]
- *   d, dmin f16; scales: 8 scales and 8 mins of 6 bits (quant_k.h); qh[i]: bit s is the fifth bit of
- *   element i of sub-block s; qs: 32 bytes for each pair of sub-blocks, the even one in the low bits.
+ *   d, dmin f16; scales: 8 scales and 8 mins of 6 bits (quant_k.h); qh[i]: bit s is the fifth bit
+ *   of element i of sub-block s; qs: 32 bytes for each pair of sub-blocks, the even one in the low
+ *   bits.
  */
 #include "compute/quant_block.h"
 #include "compute/quant_k.h"

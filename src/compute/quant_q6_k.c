@@ -5,8 +5,8 @@
  *   byte  0 .. 127   128 .. 191   192 .. 207   208 209
  *         [ql    ]   [qh      ]   [scales  ]   [d    ]
  *   d f16; scales int8. Each half of 128 elements has 64 bytes of ql and 32 of qh; its elements l,
- *   l + 32, l + 64, l + 96 have their high two bits in qh[l], from the lowest up, and their low four
- *   in ql[l] low, ql[l + 32] low, ql[l] high, ql[l + 32] high.
+ *   l + 32, l + 64, l + 96 have their high two bits in qh[l], from the lowest up, and their low
+ *   four in ql[l] low, ql[l + 32] low, ql[l] high, ql[l + 32] high.
  */
 #include "compute/quant_block.h"
 #include "compute/quant_search.h"
@@ -24,7 +24,8 @@ static inline void q6_k_unpack_block(int8_t *restrict q, float *restrict scale, 
 {
     (void)min;
     float d = load_f16(b->d);
-    for (int s = 0; s < 16; s++) scale[s] = d * (float)b->scales[s];
+    for (int s = 0; s < 16; s++)
+        scale[s] = d * (float)b->scales[s];
     for (int half = 0; half < 2; half++) {
         const uint8_t *ql = b->ql + 64 * half, *qh = b->qh + 32 * half;
         int8_t *y = q + 128 * half;
@@ -40,11 +41,12 @@ QUANT_DECODERS(q6_k, 256, 16, false)
 
 static void q6_k_quantize(void *blocks, const float *x, const float *weight, size_t n)
 {
-    static const code_range range = {.lo = -32, .hi = 31, .step = 0.1f, .n_steps = 9};
+    static const code_range range = { .lo = -32, .hi = 31, .step = 0.1f, .n_steps = 9 };
     block_q6_k *b = blocks;
     for (size_t i = 0; i < n; i += 256, b++) {
         int8_t q[256];
-        float d = search_block(q, b->scales, x + i, weight ? weight + i : NULL, 16, &range, -128, 127);
+        float d =
+            search_block(q, b->scales, x + i, weight ? weight + i : NULL, 16, &range, -128, 127);
         store_f16(b->d, d);
         for (int half = 0; half < 2; half++) {
             uint8_t *ql = b->ql + 64 * half, *qh = b->qh + 32 * half;

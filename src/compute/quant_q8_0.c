@@ -29,7 +29,8 @@ static void q8_0_quantize(void *blocks, const float *x, const float *weight, siz
     block_q8_0 *b = blocks;
     for (; n >= 32; n -= 32, x += 32, b++) {
         float amax = 0;
-        for (int i = 0; i < 32; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+        for (int i = 0; i < 32; i++)
+            amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
         float d = amax / 127;
         float inv = d == 0 ? 0 : 1 / d;
         for (int i = 0; i < 32; i++)

@@ -1,10 +1,11 @@
 /*
  * quant_search.c: weighted least squares over a few candidates, for the quantisers.
  *
- * Once the codes q are chosen, the best scale (and min) is a small linear regression; once the scale
- * is chosen, the best codes are the nearest ones. The search starts from scales that put the largest
- * element near the last code, as many as the range's steps, solves the regression for each and keeps
- * the one with the least error; then it rounds and solves again from there while that helps.
+ * Once the codes q are chosen, the best scale (and min) is a small linear regression; once the
+ * scale is chosen, the best codes are the nearest ones. The search starts from scales that put the
+ * largest element near the last code, as many as the range's steps, solves the regression for each
+ * and keeps the one with the least error; then it rounds and solves again from there while that
+ * helps.
  *
  * Sums run in eight lanes, so that they vectorise without a change of float rules.
  */
@@ -36,7 +37,8 @@ void search_weights(float *w, const float *x, const float *importance, int n)
             total += w[i];
         }
     } else {
-        for (int i = 0; i < n; i++) sum_xx += x[i] * x[i];
+        for (int i = 0; i < n; i++)
+            sum_xx += x[i] * x[i];
         float rms = sqrtf(sum_xx / (float)n);
         for (int i = 0; i < n; i++) {
             w[i] = rms + fabsf(x[i]); // large weights matter more, small ones are not left out
@@ -44,7 +46,8 @@ void search_weights(float *w, const float *x, const float *importance, int n)
         }
     }
     if (!(total > 0 && total < INFINITY))
-        for (int i = 0; i < n; i++) w[i] = 1;
+        for (int i = 0; i < n; i++)
+            w[i] = 1;
 }
 
 // ---- one scale
@@ -54,23 +57,26 @@ static void codes_nearest(int8_t *restrict q, const float *restrict x, float inv
 {
     if (!range->table) {
         int lo = range->lo, hi = range->hi;
-        for (int i = 0; i < n; i++) q[i] = (int8_t)round_clamp(x[i] * inv, lo, hi);
+        for (int i = 0; i < n; i++)
+            q[i] = (int8_t)round_clamp(x[i] * inv, lo, hi);
         return;
     }
     // The code's index is the number of midpoints between neighbours that lie below.
-    int8_t index[SEARCH_MAX] = {0};
+    int8_t index[SEARCH_MAX] = { 0 };
     for (int k = 0; k < 15; k++) {
         float mid = 0.5f * (float)(range->table[k] + range->table[k + 1]);
-        for (int i = 0; i < n; i++) index[i] = (int8_t)(index[i] + (x[i] * inv > mid));
+        for (int i = 0; i < n; i++)
+            index[i] = (int8_t)(index[i] + (x[i] * inv > mid));
     }
-    for (int i = 0; i < n; i++) q[i] = range->table[index[i]];
+    for (int i = 0; i < n; i++)
+        q[i] = range->table[index[i]];
 }
 
 // d of least error for these codes; *gain is how much of sum w x^2 it explains.
 static float scale_fit(float *gain, const int8_t *restrict q, const float *restrict x,
                        const float *restrict w, int n)
 {
-    float xq[LANES] = {0}, qq[LANES] = {0};
+    float xq[LANES] = { 0 }, qq[LANES] = { 0 };
     for (int i = 0; i < n; i += LANES)
         for (int k = 0; k < LANES; k++) {
             float wq = w[i + k] * (float)q[i + k];
@@ -109,7 +115,7 @@ float search_scale(int8_t *q, const float *x, const float *w, int n, const code_
 float search_codes(int8_t *q, float d, const float *x, const float *w, int n,
                    const code_range *range)
 {
-    float err[LANES] = {0};
+    float err[LANES] = { 0 };
     codes_nearest(q, x, d != 0 ? 1 / d : 0, n, range);
     for (int i = 0; i < n; i += LANES)
         for (int k = 0; k < LANES; k++) {
@@ -124,7 +130,7 @@ float search_codes(int8_t *q, float d, const float *x, const float *w, int n,
 float search_codes_min(uint8_t *restrict q, float d, float m, const float *restrict x,
                        const float *restrict w, int n, int q_max)
 {
-    float err[LANES] = {0}, inv = d != 0 ? 1 / d : 0;
+    float err[LANES] = { 0 }, inv = d != 0 ? 1 / d : 0;
     for (int i = 0; i < n; i += LANES)
         for (int k = 0; k < LANES; k++) {
             int code = round_clamp((x[i + k] + m) * inv, 0, q_max);
@@ -140,7 +146,8 @@ float search_codes_min(uint8_t *restrict q, float d, float m, const float *restr
 static double min_fit(float *d, float *m, const uint8_t *restrict q, const float *restrict x,
                       const float *restrict w, int n, bool free_min)
 {
-    float w1[LANES] = {0}, wx[LANES] = {0}, wq[LANES] = {0}, xq[LANES] = {0}, qq[LANES] = {0};
+    float w1[LANES] = { 0 }, wx[LANES] = { 0 }, wq[LANES] = { 0 }, xq[LANES] = { 0 },
+          qq[LANES] = { 0 };
     for (int i = 0; i < n; i += LANES)
         for (int k = 0; k < LANES; k++) {
             float code = (float)q[i + k], weighted = w[i + k] * code;
@@ -166,10 +173,11 @@ static double min_fit(float *d, float *m, const uint8_t *restrict q, const float
     return slope > 0 ? slope * sxq + offset * sx : 0;
 }
 
-static void codes_min_nearest(uint8_t *restrict q, float inv, float lo, const float *restrict x, int n,
-                              int q_max)
+static void codes_min_nearest(uint8_t *restrict q, float inv, float lo, const float *restrict x,
+                              int n, int q_max)
 {
-    for (int i = 0; i < n; i++) q[i] = (uint8_t)round_clamp((x[i] - lo) * inv, 0, q_max);
+    for (int i = 0; i < n; i++)
+        q[i] = (uint8_t)round_clamp((x[i] - lo) * inv, 0, q_max);
 }
 
 float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n, int q_max,
@@ -212,7 +220,7 @@ static float f16_round(float f) { return f16_to_f32(f16_from_f32(f)); }
 float search_block(int8_t *q, int8_t *scale, const float *x, const float *importance, int n,
                    const code_range *range, int lo, int hi)
 {
-    float w[256], best[16];
+    float w[256], best[16] = { 0 };
     int8_t code[SEARCH_MAX];
     for (int s = 0; s < 256 / n; s++) {
         search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n);
@@ -239,7 +247,7 @@ float search_block(int8_t *q, int8_t *scale, const float *x, const float *import
 void search_block_min(uint8_t *q, uint8_t *scale, uint8_t *min, float *d, float *dmin,
                       const float *x, const float *importance, int n, int q_max, int scale_max)
 {
-    float w[256], best_d[16], best_m[16], max_d = 0, max_m = 0;
+    float w[256], best_d[16] = { 0 }, best_m[16] = { 0 }, max_d = 0, max_m = 0;
     uint8_t code[SEARCH_MAX];
     for (int s = 0; s < 256 / n; s++) {
         search_weights(w + s * n, x + s * n, importance ? importance + s * n : NULL, n);
@@ -275,16 +283,18 @@ float search_legacy(uint8_t *q, const float *x, const float *importance, int hal
     if (importance) {
         float w[32];
         int8_t code[32];
-        code_range range = {.lo = -half, .hi = half - 1, .step = 0.1f, .n_steps = 9};
+        code_range range = { .lo = -half, .hi = half - 1, .step = 0.1f, .n_steps = 9 };
         search_weights(w, x, importance, 32);
         float d = f16_round(search_scale(code, x, w, 32, &range));
         search_codes(code, d, x, w, 32, &range);
-        for (int i = 0; i < 32; i++) q[i] = (uint8_t)(code[i] + half);
+        for (int i = 0; i < 32; i++)
+            q[i] = (uint8_t)(code[i] + half);
         return d;
     }
     float d = largest(x, 32) / (float)-half, inv = d == 0 ? 0 : 1 / d;
     float middle = (float)half + 0.5f;
-    for (int i = 0; i < 32; i++) q[i] = (uint8_t)trunc_clamp(x[i] * inv + middle, 0, 2 * half - 1);
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)trunc_clamp(x[i] * inv + middle, 0, 2 * half - 1);
     return d;
 }
 
@@ -304,7 +314,8 @@ float search_legacy_min(uint8_t *q, float *m, const float *x, const float *impor
         hi = x[i] > hi ? x[i] : hi;
     }
     float d = (hi - lo) / (float)q_max, inv = d == 0 ? 0 : 1 / d;
-    for (int i = 0; i < 32; i++) q[i] = (uint8_t)trunc_clamp((x[i] - lo) * inv + 0.5f, 0, q_max);
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)trunc_clamp((x[i] - lo) * inv + 0.5f, 0, q_max);
     *m = lo;
     return d;
 }

@@ -1,7 +1,7 @@
 /*
- * quant_search.h: the searches behind the quantisers. All minimise sum_i w[i] * (x[i] - x'[i])^2 over
- * the representable x' that they look at; none fails, and any float may come in: what is not finite
- * gives some block, never undefined behaviour.
+ * quant_search.h: the searches behind the quantisers. All minimise sum_i w[i] * (x[i] - x'[i])^2
+ * over the representable x' that they look at; none fails, and any float may come in: what is not
+ * finite gives some block, never undefined behaviour.
  */
 #ifndef COMPUTE_QUANT_SEARCH_H
 #define COMPUTE_QUANT_SEARCH_H
@@ -23,7 +23,8 @@ float search_scale(int8_t *q, const float *x, const float *w, int n, const code_
 /* The codes for a given d, and the error they leave. */
 float search_codes(int8_t *q, float d, const float *x, const float *w, int n,
                    const code_range *range);
-/* x ~ d * q - m with q in 0..q_max and m >= 0; with free_min m may have any sign. Returns d >= 0. */
+/* x ~ d * q - m with q in 0..q_max and m >= 0; with free_min m may have any sign. Returns d >= 0.
+ */
 float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n, int q_max,
                        bool free_min);
 /* The codes for given d and m, and the error they leave. */
@@ -41,8 +42,8 @@ void search_weights(float *w, const float *x, const float *importance, int n);
 /* x ~ d * scale * q with scale [256/n] in lo..hi. Returns d, rounded to f16. */
 float search_block(int8_t *q, int8_t *scale, const float *x, const float *importance, int n,
                    const code_range *range, int lo, int hi);
-/* x ~ d * scale * q - dmin * min with scale, min [256/n] in 0..scale_max, q in 0..q_max. *d and *dmin
- * are rounded to f16. */
+/* x ~ d * scale * q - dmin * min with scale, min [256/n] in 0..scale_max, q in 0..q_max. *d and
+ * *dmin are rounded to f16. */
 void search_block_min(uint8_t *q, uint8_t *scale, uint8_t *min, float *d, float *dmin,
                       const float *x, const float *importance, int n, int q_max, int scale_max);
 

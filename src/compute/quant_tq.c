@@ -3,9 +3,9 @@
  *
  *   TQ1_0, 54 bytes (1.6875 bits)   0 .. 47   48 .. 51   52 53
  *                                   [qs   ]   [qh    ]   [d  ]
- *   Five trits a byte (four in qh), as the fraction 0.t0 t1 t2 t3 t4 in base 3, times 256 and rounded
- *   up: trit k is the integer part of 3 * frac(byte / 256 * 3^k). The trits k of the first 32 bytes
- *   are elements 32 k .. 32 k + 31; of the next 16, 160 + 16 k ..; of qh, 240 + 4 k ...
+ *   Five trits a byte (four in qh), as the fraction 0.t0 t1 t2 t3 t4 in base 3, times 256 and
+ *   rounded up: trit k is the integer part of 3 * frac(byte / 256 * 3^k). The trits k of the first
+ *   32 bytes are elements 32 k .. 32 k + 31; of the next 16, 160 + 16 k ..; of qh, 240 + 4 k ...
  *
  *   TQ2_0, 66 bytes (2.0625 bits)   0 .. 63   64 65
  *                                   [qs   ]   [d  ]
@@ -31,7 +31,7 @@ _Static_assert(sizeof(block_tq2_0) == 66, "TQ2_0 block");
 // n_trits trits of each of n bytes; trit k of all bytes before trit k + 1.
 static inline void trits_unpack(int8_t *restrict q, const uint8_t *restrict p, int n, int n_trits)
 {
-    static const uint8_t pow3[5] = {1, 3, 9, 27, 81};
+    static const uint8_t pow3[5] = { 1, 3, 9, 27, 81 };
     for (int k = 0; k < n_trits; k++)
         for (int i = 0; i < n; i++) {
             uint8_t fraction = (uint8_t)(p[i] * pow3[k]);
@@ -39,27 +39,29 @@ static inline void trits_unpack(int8_t *restrict q, const uint8_t *restrict p, i
         }
 }
 
-static inline void tq1_0_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_tq1_0 *restrict b)
+static inline void tq1_0_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_tq1_0 *restrict b)
 {
     (void)min;
     trits_unpack(q, b->qs, 32, 5);
     trits_unpack(q + 160, b->qs + 32, 16, 5);
     trits_unpack(q + 240, b->qh, 4, 4);
     float d = load_f16(b->d);
-    for (int s = 0; s < 8; s++) scale[s] = d;
+    for (int s = 0; s < 8; s++)
+        scale[s] = d;
 }
 QUANT_DECODERS(tq1_0, 256, 32, false)
 
-static inline void tq2_0_unpack_block(int8_t *restrict q, float *restrict scale, float *restrict min,
-                                      const block_tq2_0 *restrict b)
+static inline void tq2_0_unpack_block(int8_t *restrict q, float *restrict scale,
+                                      float *restrict min, const block_tq2_0 *restrict b)
 {
     (void)min;
     for (int g = 0; g < 8; g++)
         for (int l = 0; l < 32; l++)
             q[32 * g + l] = (int8_t)((b->qs[32 * (g / 4) + l] >> 2 * (g % 4) & 3) - 1);
     float d = load_f16(b->d);
-    for (int s = 0; s < 8; s++) scale[s] = d;
+    for (int s = 0; s < 8; s++)
+        scale[s] = d;
 }
 QUANT_DECODERS(tq2_0, 256, 32, false)
 
@@ -68,18 +70,21 @@ QUANT_DECODERS(tq2_0, 256, 32, false)
 static float ternary(uint8_t *t, const float *x)
 {
     float amax = 0;
-    for (int i = 0; i < 256; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+    for (int i = 0; i < 256; i++)
+        amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     float inv = amax == 0 ? 0 : 1 / amax;
-    for (int i = 0; i < 256; i++) t[i] = (uint8_t)(roundf(clamp_float(x[i] * inv, -1, 1)) + 1);
+    for (int i = 0; i < 256; i++)
+        t[i] = (uint8_t)(roundf(clamp_float(x[i] * inv, -1, 1)) + 1);
     return amax;
 }
 
 static void trits_pack(uint8_t *p, const uint8_t *t, int n, int n_trits)
 {
-    static const uint8_t pow3[5] = {81, 27, 9, 3, 1};
+    static const uint8_t pow3[5] = { 81, 27, 9, 3, 1 };
     for (int i = 0; i < n; i++) {
         int value = 0;
-        for (int k = 0; k < n_trits; k++) value += t[k * n + i] * pow3[k];
+        for (int k = 0; k < n_trits; k++)
+            value += t[k * n + i] * pow3[k];
         p[i] = (uint8_t)((value * 256 + 242) / 243);
     }
 }
