@@ -19,7 +19,7 @@
 
 typedef float tile_row[KV_TILE];
 
-FORCE_INLINE v16 load_kv(const void *p, size_t at, kv_type type)
+KERNEL_INLINE v16 load_kv(const void *p, size_t at, kv_type type)
 {
     return type == KV_F16 ? v16_load_f16((const uint16_t *)p + at)
                           : v16_load((const float *)p + at);
@@ -28,25 +28,25 @@ FORCE_INLINE v16 load_kv(const void *p, size_t at, kv_type type)
 /* ---- scores ---- */
 
 /* s[g][16 vec …] = q[g] . K for `vecs` vectors of positions. */
-FORCE_INLINE void dot_vecs(tile_row *s, attn_query *const *q, const kv_tile *t, int vec, int vecs,
+KERNEL_INLINE void dot_vecs(tile_row *s, attn_query *const *q, const kv_tile *t, int vec, int vecs,
                            int group, kv_type type)
 {
     v16 acc[ATTN_GROUP][ATTN_VECS], k[ATTN_VECS];
-    UNROLL for (int g = 0; g < group; g++)
-        UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_set1(0);
+    KERNEL_UNROLL for (int g = 0; g < group; g++)
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_set1(0);
     for (int d = 0; d < t->head_dim; d++) {
         size_t at = (size_t)d * KV_TILE + (size_t)vec * 16;
-        UNROLL for (int i = 0; i < vecs; i++) k[i] = load_kv(t->k, at + (size_t)i * 16, type);
-        UNROLL for (int g = 0; g < group; g++) {
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) k[i] = load_kv(t->k, at + (size_t)i * 16, type);
+        KERNEL_UNROLL for (int g = 0; g < group; g++) {
             v16 x = v16_set1(q[g]->q[d]);
-            UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, k[i], acc[g][i]);
+            KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, k[i], acc[g][i]);
         }
     }
-    UNROLL for (int g = 0; g < group; g++)
-        UNROLL for (int i = 0; i < vecs; i++) v16_store(s[g] + (vec + i) * 16, acc[g][i]);
+    KERNEL_UNROLL for (int g = 0; g < group; g++)
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v16_store(s[g] + (vec + i) * 16, acc[g][i]);
 }
 
-FORCE_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t, int group,
+KERNEL_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t, int group,
                             kv_type type)
 {
     int lo = KV_TILE, hi = 0;
@@ -60,7 +60,7 @@ FORCE_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t,
 }
 
 /* Scale and cap of a query's dots, -infinity where it does not see. */
-FORCE_INLINE void finish_scores(float *s, const attn_query *q, float scale, float softcap)
+KERNEL_INLINE void finish_scores(float *s, const attn_query *q, float scale, float softcap)
 {
     v16 sc = v16_set1(scale), none = v16_set1(-INFINITY), cap = v16_set1(softcap);
     for (int v = 0; v < TILE_VECS; v++) {
@@ -77,10 +77,10 @@ FORCE_INLINE void finish_scores(float *s, const attn_query *q, float scale, floa
 /* ---- softmax and V ---- */
 
 /* Scores to weights exp(s - max); max, sum and acc go over to the new maximum. */
-FORCE_INLINE void soften(float *s, attn_query *q, size_t v_stride)
+KERNEL_INLINE void soften(float *s, attn_query *q, size_t v_stride)
 {
     v16 x[TILE_VECS];
-    UNROLL for (int v = 0; v < TILE_VECS; v++) x[v] = v16_load(s + v * 16);
+    KERNEL_UNROLL for (int v = 0; v < TILE_VECS; v++) x[v] = v16_load(s + v * 16);
     float top = v16_reduce_max(v16_max(v16_max(x[0], x[1]), v16_max(x[2], x[3])));
     if (top > q->max) {
         // From -infinity: acc and sum are 0 and stay so.
@@ -95,7 +95,7 @@ FORCE_INLINE void soften(float *s, attn_query *q, size_t v_stride)
     }
     // Nothing above -infinity so far: -infinity - 0 gives the weight 0.
     v16 max = v16_set1(q->max == -INFINITY ? 0 : q->max);
-    UNROLL for (int v = 0; v < TILE_VECS; v++) {
+    KERNEL_UNROLL for (int v = 0; v < TILE_VECS; v++) {
         x[v] = v16_exp(v16_sub(x[v], max));
         v16_store(s + v * 16, x[v]);
     }
@@ -103,25 +103,25 @@ FORCE_INLINE void soften(float *s, attn_query *q, size_t v_stride)
 }
 
 /* acc[g] += sum over j in [from, to) of p[g][j] V[j], for `vecs` vectors of head_dim from d on. */
-FORCE_INLINE void weigh_vecs(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
+KERNEL_INLINE void weigh_vecs(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
                              int from, int to, size_t d, int vecs, int group, kv_type type)
 {
     v16 acc[ATTN_GROUP][ATTN_VECS], v[ATTN_VECS];
-    UNROLL for (int g = 0; g < group; g++)
-        UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_load(q[g]->acc + d + i * 16);
+    KERNEL_UNROLL for (int g = 0; g < group; g++)
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_load(q[g]->acc + d + i * 16);
     for (int j = from; j < to; j++) {
         size_t at = (size_t)j * v_stride + d;
-        UNROLL for (int i = 0; i < vecs; i++) v[i] = load_kv(t->v, at + (size_t)i * 16, type);
-        UNROLL for (int g = 0; g < group; g++) {
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v[i] = load_kv(t->v, at + (size_t)i * 16, type);
+        KERNEL_UNROLL for (int g = 0; g < group; g++) {
             v16 x = v16_set1(p[g][j]);
-            UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, v[i], acc[g][i]);
+            KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, v[i], acc[g][i]);
         }
     }
-    UNROLL for (int g = 0; g < group; g++)
-        UNROLL for (int i = 0; i < vecs; i++) v16_store(q[g]->acc + d + i * 16, acc[g][i]);
+    KERNEL_UNROLL for (int g = 0; g < group; g++)
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v16_store(q[g]->acc + d + i * 16, acc[g][i]);
 }
 
-FORCE_INLINE void weigh_rows(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
+KERNEL_INLINE void weigh_rows(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
                              int from, int to, int group, kv_type type)
 {
     size_t d = 0;
@@ -133,7 +133,7 @@ FORCE_INLINE void weigh_rows(attn_query *const *q, tile_row *p, const kv_tile *t
 
 /* Rows that all queries see go together; what one alone sees before and after them goes alone, so
  * that nobody multiplies a row it does not see by 0 (it may hold NaN). */
-FORCE_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
+KERNEL_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
                               int group, kv_type type)
 {
     int lo = 0, hi = KV_TILE;
@@ -153,7 +153,7 @@ FORCE_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile *
 
 /* ---- the kernels ---- */
 
-FORCE_INLINE void attend_group(attn_query *const *q, const kv_tile *t, float scale, float softcap,
+KERNEL_INLINE void attend_group(attn_query *const *q, const kv_tile *t, float scale, float softcap,
                                int group, kv_type type)
 {
     size_t v_stride = ((size_t)t->head_dim_v + 15) / 16 * 16;
@@ -166,7 +166,7 @@ FORCE_INLINE void attend_group(attn_query *const *q, const kv_tile *t, float sca
     weigh_group(q, s, t, v_stride, group, type);
 }
 
-FORCE_INLINE void attn_tile_as(attn_query *q, int n, const kv_tile *t, float scale, float softcap,
+KERNEL_INLINE void attn_tile_as(attn_query *q, int n, const kv_tile *t, float scale, float softcap,
                                kv_type type)
 {
     attn_query *seeing[ATTN_GROUP];

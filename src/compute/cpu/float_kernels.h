@@ -56,7 +56,7 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
 /* ---- rotary positions ---- */
 
 /* (a, b) to (a cos - b sin, a sin + b cos), each product and sum rounded. */
-FORCE_INLINE void rotate(v16 *a, v16 *b, v16 c, v16 s)
+KERNEL_INLINE void rotate(v16 *a, v16 *b, v16 c, v16 s)
 {
     v16 x = v16_sub(v16_mul(*a, c), v16_mul(*b, s));
     *b = v16_add(v16_mul(*a, s), v16_mul(*b, c));
@@ -93,7 +93,7 @@ static void rope(float *x, const float *cos, const float *sin, int n_pairs, int 
 
 /* ---- activations ---- */
 
-FORCE_INLINE v16 activate(v16 x, activation f)
+KERNEL_INLINE v16 activate(v16 x, activation f)
 {
     switch (f) {
     case ACT_SILU:
@@ -118,7 +118,7 @@ FORCE_INLINE v16 activate(v16 x, activation f)
     }
 }
 
-FORCE_INLINE void glu_as(float *y, const float *gate, const float *up, activation f, int n)
+KERNEL_INLINE void glu_as(float *y, const float *gate, const float *up, activation f, int n)
 {
     for (int i = 0; i < n; i += 16) {
         int m = n - i < 16 ? n - i : 16;

@@ -2,15 +2,40 @@
  * isa.c: the levels of kernels and the choice among them. Tables are built once, each from its
  * predecessors upward, so that a level need only name what it improves.
  */
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <pthread.h>
 #include <string.h>
 
 #include "compute/cpu/levels.h"
+#include "compute/cpu/scratch.h"
 
 static bool have_ref(void) { return true; }
 
+// The compiler's support functions ask CPUID and, for the registers' state, the OS (XGETBV).
+#if defined(__x86_64__)
+static bool have_avx2(void)
+{
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1; // F16C, a name clang 14 lacks
+}
+static bool have_avx512vnni(void)
+{
+    return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
 const isa_level isa_levels[] = {
     {"ref", have_ref, init_ref},
+#if defined(__x86_64__)
+    {"avx2", have_avx2, init_avx2},
+    {"avx512vnni", have_avx512vnni, init_avx512vnni},
+#endif
     {NULL, NULL, NULL},
 };
 
@@ -40,8 +65,18 @@ const cpu_kernels *cpu_kernels_get(const char *level)
     return best;
 }
 
+/* The larger of the two products' needs; ref's (five bytes a column) is smaller. */
 size_t matmul_scratch_bytes(int n_cols)
 {
-    size_t n = ((size_t)n_cols + 255) / 256 * 256;
-    return n * 4 + 4096;
+    size_t n = (size_t)n_cols, pieces = 64 * 4 * 256; // rounding of pieces: four for each tile
+    size_t rows = (size_t)int8_group(n_cols), chunk = INT8_CHUNK;
+    size_t int8 = chunk * PANEL * 2 + chunk / 16 * 4 * (2 * PANEL + 2) // a panel's chunk, rows
+                  + rows * PANEL * 4                                   // sums
+                  + PANEL * (n + n / 4)                                // the last panel's rows
+                  + rows * (n + n / 8 + n / 4 + n / 4);                // activations
+    size_t f_rows = (size_t)f32_group(n_cols);
+    size_t f32 = ((size_t)F32_CHUNK * 2 + 4) * PANEL * 4 + f_rows * PANEL * 4 + f_rows * n * 4;
+    size_t ref = n * 4 + 4096;
+    size_t most = int8 > f32 ? int8 : f32;
+    return (most > ref ? most : ref) + pieces;
 }

@@ -6,7 +6,7 @@
 #define COMPUTE_CPU_VEC_MATH_H
 
 /* e^x within 1.5 ulp; 0 below 2^-126, infinity above the largest float; NaN stays. */
-FORCE_INLINE v16 v16_exp(v16 x)
+KERNEL_INLINE v16 v16_exp(v16 x)
 {
     // x = n ln2 + r: adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     v16 shift = v16_set1(12582912.0f);
@@ -26,12 +26,12 @@ FORCE_INLINE v16 v16_exp(v16 x)
 }
 
 /* x / (1 + e^-u) */
-FORCE_INLINE v16 v16_mul_sigmoid(v16 x, v16 u)
+KERNEL_INLINE v16 v16_mul_sigmoid(v16 x, v16 u)
 {
     return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_sub(v16_set1(0), u))));
 }
 
-FORCE_INLINE v16 v16_tanh(v16 x)
+KERNEL_INLINE v16 v16_tanh(v16 x)
 {
     v16 a = v16_abs(x), z = v16_mul(x, x), one = v16_set1(1.0f);
     // below 0.625: x + x^3 P(x^2); above: 1 - 2 / (e^2|x| + 1)
@@ -45,11 +45,11 @@ FORCE_INLINE v16 v16_tanh(v16 x)
     return v16_select(v16_less(a, v16_set1(0.625f)), p, v16_sign(big, x));
 }
 
-FORCE_INLINE v16 v16_softcap(v16 x, v16 cap) { return v16_mul(cap, v16_tanh(v16_div(x, cap))); }
+KERNEL_INLINE v16 v16_softcap(v16 x, v16 cap) { return v16_mul(cap, v16_tanh(v16_div(x, cap))); }
 
 /* x * Phi(x), Phi from erfc(a) = e^(-a^2) t P(t), a = |x| / sqrt 2, t = 1 / (1 + 0.35 a): so that
  * the left tail keeps its relative precision. */
-FORCE_INLINE v16 v16_gelu_erf(v16 x)
+KERNEL_INLINE v16 v16_gelu_erf(v16 x)
 {
     v16 one = v16_set1(1.0f), a = v16_mul(v16_abs(x), v16_set1(0.707106781f));
     v16 t = v16_div(one, v16_fma(a, v16_set1(0.35f), one));

@@ -1,0 +1,583 @@
+/*
+ * matmul_int8.h: products of quantised weights and int8 activations, written once over the registers
+ * of vec_matmul.h. A level's matmul_<level>.c includes its vec_<level>.h, then this file.
+ *
+ * A panel is LANES outputs. 32 k of it are 8 vectors w[0 … 7]: lane i of w[j] has the 4 bytes
+ * k = 4j … 4j + 3 of output i, so that one instruction multiplies them with 4 bytes of activations that
+ * all lanes share. A format's unit function makes these vectors from the file's bytes in registers:
+ * it loads 16 bytes a row, transposes dwords, splits bits, and hands each block to `emit`.
+ *
+ * Few rows: emit multiplies at once; a panel never goes through memory, and the bytes of the next one
+ * are prefetched meanwhile. More rows: emit stores a chunk of the panel, over which tiles of TILE_ROWS
+ * rows run. Formats without a unit function are unpacked row by row by quant.h and take the second
+ * way always. The float operations of an output are those of quant_dot in each case.
+ */
+#ifndef COMPUTE_CPU_MATMUL_INT8_H
+#define COMPUTE_CPU_MATMUL_INT8_H
+
+#include "compute/cpu/scratch.h"
+#include "compute/cpu/vec_matmul.h"
+
+/* How weights lie in a panel: w in 0 … w_max stands for w - offset. */
+typedef struct shape {
+    int sub; // 16 or 32
+    bool has_min;
+    int offset, w_max;
+} shape;
+
+#define SHAPE_U4M ((shape){32, true, 0, 15})
+#define SHAPE_U5M ((shape){32, true, 0, 31})
+#define SHAPE_U4 ((shape){32, false, 8, 15})
+#define SHAPE_U5 ((shape){32, false, 16, 31})
+#define SHAPE_U6 ((shape){16, false, 32, 63})
+#define SHAPE_S32 ((shape){32, false, SIGNED_OFFSET, 128})
+#define SHAPE_S16 ((shape){16, false, SIGNED_OFFSET, 128})
+#define SHAPE_S32M ((shape){32, true, SIGNED_OFFSET, 128})
+#define SHAPE_S16M ((shape){16, true, SIGNED_OFFSET, 128})
+
+/* A tile of activations: dwords, scales and sums of its rows side by side. */
+typedef struct x_tile {
+    const int8_t *q;     // [n_cols / 4, rows, 4]
+    const float *scale;  // [n_cols / 32, rows]
+    const int *init;     // [n_cols / sub, rows]: -offset * sum, where there is an offset
+    const float *sum;    // [n_cols / sub, rows], where there are mins
+} x_tile;
+
+/* A chunk of an unpacked panel. */
+typedef struct panel_chunk {
+    uint8_t *w;   // [n / 32, 8, LANES, 4]
+    float *scale; // [n / sub, LANES]
+    float *min;   // [n / sub, LANES]
+} panel_chunk;
+
+/* ---- one block ---- */
+
+KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const vf *min, shape f,
+                                 const x_tile *x, int block, int rows)
+{
+    int subs = 32 / f.sub, width = dot_width(f.w_max);
+    size_t step = (size_t)rows * 4;
+    const int8_t *q = x->q + (size_t)block * 8 * step;
+    const float *x_scale = x->scale + (size_t)block * (size_t)rows;
+    KERNEL_UNROLL for (int s = 0; s < subs; s++) {
+        size_t at = (size_t)(block * subs + s) * (size_t)rows;
+        vi dot[TILE_ROWS];
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
+            dot[r] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
+        KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
+            KERNEL_UNROLL for (int r = 0; r < rows; r++)
+                dot[r] = vi_dot(dot[r], w + j, q + (size_t)j * step + r * 4, step, width, f.w_max);
+        KERNEL_UNROLL for (int r = 0; r < rows; r++) {
+            vf xs = vf_set1(x_scale[r]);
+            acc[r] = vf_fma(vf_mul(scale[s], xs), vi_to_vf(dot[r]), acc[r]);
+            if (f.has_min)
+                acc[r] = vf_fma(vf_mul(min[s], xs), vf_set1(x->sum[at + (size_t)r]), acc[r]);
+        }
+    }
+}
+
+/* Where a unit function's blocks go. All but the pointers is constant after inlining. */
+typedef struct sink {
+    shape f;
+    int rows;         // 0: store
+    const x_tile *x;  // multiply
+    vf *acc;          // [rows]
+    panel_chunk out;  // store
+} sink;
+
+KERNEL_INLINE void emit(const sink *s, int block, const vi *w, const vf *scale, const vf *min)
+{
+    if (s->rows) {
+        multiply_block(s->acc, w, scale, min, s->f, s->x, block, s->rows);
+        return;
+    }
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) vi_store(s->out.w + ((size_t)block * 8 + j) * LANES * 4, w[j]);
+    int subs = 32 / s->f.sub;
+    KERNEL_UNROLL for (int i = 0; i < subs; i++) {
+        vf_store(s->out.scale + (size_t)(block * subs + i) * LANES, scale[i]);
+        if (s->f.has_min) vf_store(s->out.min + (size_t)(block * subs + i) * LANES, min[i]);
+    }
+}
+
+/* ---- the formats: bytes as in quant_<fmt>.c ---- */
+
+/* Dword 0 and dword 3 of 16 bytes alone. */
+KERNEL_INLINE vi load_dword(const uint8_t *p, size_t stride)
+{
+    vi t[4];
+    load_dwords(t, p, stride);
+    return t[0];
+}
+KERNEL_INLINE vi load_last_dword(const uint8_t *p, size_t stride)
+{
+    vi t[4];
+    load_dwords(t, p, stride);
+    return t[3];
+}
+
+/* 16 bytes of packed nibbles: low ones to w[0 … 3], high ones to w[4 … 7]. */
+KERNEL_INLINE void split_nibbles(vi *low, vi *high, const vi *t, int n)
+{
+    vi mask = vi_set1(0x0f0f0f0f);
+    KERNEL_UNROLL for (int j = 0; j < n; j++) {
+        low[j] = vi_and(t[j], mask);
+        high[j] = vi_and(vi_srl(t[j], 4), mask);
+    }
+}
+
+KERNEL_INLINE void unit_q8_0(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi w[8];
+    vf d = vi_half(load_dword(p, stride));
+    load_dwords(w, p + 2, stride);
+    load_dwords(w + 4, p + 18, stride);
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(w[j]);
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_q4_0(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi t[4], w[8];
+    vf d = vi_half(load_dword(p, stride));
+    load_dwords(t, p + 2, stride);
+    split_nibbles(w, w + 4, t, 4);
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_iq4_nl(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
+    vi t[4], w[8];
+    vf d = vi_half(load_dword(p, stride));
+    load_dwords(t, p + 2, stride);
+    split_nibbles(w, w + 4, t, 4);
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(vi_table16(w[j], values));
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_q4_1(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head = load_dword(p, stride), t[4], w[8];
+    vf d = vi_half(head), m = vi_half(vi_srl(head, 16));
+    load_dwords(t, p + 4, stride);
+    split_nibbles(w, w + 4, t, 4);
+    emit(s, block, w, &d, &m);
+}
+
+KERNEL_INLINE void add_fifth_bits(vi *w, vi bits)
+{
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_or(w[j], vi_bits_to_16(bits, 4 * j));
+}
+
+KERNEL_INLINE void unit_q5_0(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head[4], t[4], w[8]; // bytes: d d h h | h h q q
+    load_dwords(head, p, stride);
+    vf d = vi_half(head[0]);
+    load_dwords(t, p + 6, stride);
+    split_nibbles(w, w + 4, t, 4);
+    add_fifth_bits(w, vi_or(vi_srl(head[0], 16), vi_sll(head[1], 16)));
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_q5_1(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head[4], t[4], w[8]; // bytes: d d m m | h h h h
+    load_dwords(head, p, stride);
+    vf d = vi_half(head[0]), m = vi_half(vi_srl(head[0], 16));
+    load_dwords(t, p + 8, stride);
+    split_nibbles(w, w + 4, t, 4);
+    add_fifth_bits(w, head[1]);
+    emit(s, block, w, &d, &m);
+}
+
+/* Q4_K and Q5_K: 16 bytes of header to the scales and mins, 4 of 6 bits in the bytes of a dword:
+ * [0] of sub-blocks 0 … 3, [1] of 4 … 7. */
+typedef struct k_header {
+    vf d, dmin;
+    vi scale[2], min[2];
+} k_header;
+
+KERNEL_INLINE k_header load_k_header(const uint8_t *p, size_t stride)
+{
+    vi t[4], six = vi_set1(0x3f3f3f3f), four = vi_set1(0x0f0f0f0f), top = vi_set1(0x30303030);
+    load_dwords(t, p, stride);
+    k_header h = {
+        .d = vi_half(t[0]),
+        .dmin = vf_sub(vf_zero(), vi_half(vi_srl(t[0], 16))),
+        .scale = {vi_and(t[1], six), vi_or(vi_and(t[3], four), vi_and(vi_srl(t[1], 2), top))},
+        .min = {vi_and(t[2], six), vi_or(vi_and(vi_srl(t[3], 4), four), vi_and(vi_srl(t[2], 2), top))},
+    };
+    return h;
+}
+KERNEL_INLINE vf byte_to_vf(vi v, int i) { return vi_to_vf(vi_and(vi_srl(v, 8 * i), vi_set1(255))); }
+
+KERNEL_INLINE void unit_q4_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    k_header h = load_k_header(p, stride);
+    KERNEL_UNROLL for (int g = 0; g < 4; g++) { // 32 bytes: two sub-blocks
+        vi t[8], low[8], high[8];
+        load_dwords(t, p + 16 + 32 * g, stride);
+        load_dwords(t + 4, p + 32 + 32 * g, stride);
+        split_nibbles(low, high, t, 8);
+        vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
+        vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
+        emit(s, block + 2 * g, low, &sc, &mn);
+        sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2 + 1));
+        mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2 + 1));
+        emit(s, block + 2 * g + 1, high, &sc, &mn);
+    }
+}
+
+KERNEL_INLINE void unit_q5_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    k_header h = load_k_header(p, stride);
+    vi fifth[8], bit = vi_set1(0x10101010); // bit b of byte l: of element l of sub-block b
+    load_dwords(fifth, p + 16, stride);
+    load_dwords(fifth + 4, p + 32, stride);
+    KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+        vi t[8], low[8], high[8];
+        load_dwords(t, p + 48 + 32 * g, stride);
+        load_dwords(t + 4, p + 64 + 32 * g, stride);
+        split_nibbles(low, high, t, 8);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            vi a = g < 2 ? vi_sll(fifth[j], 4 - 2 * g) : vi_srl(fifth[j], 2 * g - 4);
+            vi b = g < 2 ? vi_sll(fifth[j], 3 - 2 * g) : vi_srl(fifth[j], 2 * g - 3);
+            low[j] = vi_or(low[j], vi_and(a, bit));
+            high[j] = vi_or(high[j], vi_and(b, bit));
+        }
+        vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
+        vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
+        emit(s, block + 2 * g, low, &sc, &mn);
+        sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2 + 1));
+        mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2 + 1));
+        emit(s, block + 2 * g + 1, high, &sc, &mn);
+    }
+}
+
+/* Sub-blocks 2i and 2i + 1 of four: scales of 8 signed bits times d. */
+KERNEL_INLINE void q6_k_scales(vf *sc, vf d, vi bytes, int i)
+{
+    sc[0] = vf_mul(d, vi_to_vf(vi_sra(vi_sll(bytes, 24 - 16 * i), 24)));
+    sc[1] = vf_mul(d, vi_to_vf(vi_sra(vi_sll(bytes, 16 - 16 * i), 24)));
+}
+
+KERNEL_INLINE void unit_q6_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi scales[4], two = vi_set1(0x30303030);
+    load_dwords(scales, p + 192, stride);
+    vf d = vi_half(vi_srl(load_last_dword(p + 194, stride), 16)), sc[2];
+    KERNEL_UNROLL for (int half = 0; half < 2; half++) { // 128 elements: 64 bytes of low bits, 32 of high
+        vi t[8], h[8], low[8], high_a[8], high_b[8];
+        load_dwords(h, p + 128 + 32 * half, stride);
+        load_dwords(h + 4, p + 144 + 32 * half, stride);
+        load_dwords(t, p + 64 * half, stride);
+        load_dwords(t + 4, p + 64 * half + 16, stride);
+        split_nibbles(low, high_a, t, 8);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 4), two));
+            high_a[j] = vi_or(high_a[j], vi_and(h[j], two));
+        }
+        q6_k_scales(sc, d, scales[2 * half], 0);
+        emit(s, block + 4 * half, low, sc, NULL);
+        load_dwords(t, p + 64 * half + 32, stride);
+        load_dwords(t + 4, p + 64 * half + 48, stride);
+        split_nibbles(low, high_b, t, 8);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 2), two));
+            high_b[j] = vi_or(high_b[j], vi_and(vi_srl(h[j], 2), two));
+        }
+        q6_k_scales(sc, d, scales[2 * half], 1);
+        emit(s, block + 4 * half + 1, low, sc, NULL);
+        q6_k_scales(sc, d, scales[2 * half + 1], 0);
+        emit(s, block + 4 * half + 2, high_a, sc, NULL);
+        q6_k_scales(sc, d, scales[2 * half + 1], 1);
+        emit(s, block + 4 * half + 3, high_b, sc, NULL);
+    }
+}
+
+/* X(type, name, shape, blocks of 32 in a unit, bytes of a unit) */
+#define UNIT_FORMATS(X)                                                                            \
+    X(DT_Q8_0, q8_0, SHAPE_S32, 1, 34)                                                             \
+    X(DT_Q4_0, q4_0, SHAPE_U4, 1, 18)                                                              \
+    X(DT_Q4_1, q4_1, SHAPE_U4M, 1, 20)                                                             \
+    X(DT_Q5_0, q5_0, SHAPE_U5, 1, 22)                                                              \
+    X(DT_Q5_1, q5_1, SHAPE_U5M, 1, 24)                                                             \
+    X(DT_Q4_K, q4_k, SHAPE_U4M, 8, 144)                                                            \
+    X(DT_Q5_K, q5_k, SHAPE_U5M, 8, 176)                                                            \
+    X(DT_Q6_K, q6_k, SHAPE_U6, 8, 210)                                                             \
+    X(DT_IQ4_NL, iq4_nl, SHAPE_S32, 1, 18)
+
+/* What a format's own functions are: panel rows at p; n blocks of 32. */
+typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks);
+typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_tile *x,
+                    int rows);
+
+#define X(type, name, shp, unit_blocks, unit_bytes)                                                \
+    static void store_##name(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks)       \
+    {                                                                                              \
+        sink s = {.f = shp, .rows = 0, .out = out};                                                \
+        for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes)                           \
+            unit_##name(&s, b, p, stride);                                                         \
+    }                                                                                              \
+    KERNEL_INLINE void few_rows_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,   \
+                                      const x_tile *x, int rows)                                   \
+    {                                                                                              \
+        vf sum[4];                                                                                 \
+        sink s = {.f = shp, .rows = rows, .x = x, .acc = sum};                                     \
+        const uint8_t *next = p + LANES * stride; /* the next panel, prefetched in pieces */       \
+        KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                                  \
+        for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes) {                         \
+            for (int i = 0; i < LANES * unit_bytes; i += 64) PREFETCH(next + i);                   \
+            next += LANES * unit_bytes;                                                            \
+            unit_##name(&s, b, p, stride);                                                         \
+        }                                                                                          \
+        KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);                   \
+    }                                                                                              \
+    static void few_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,              \
+                           const x_tile *x, int rows)                                              \
+    {                                                                                              \
+        if (rows == 1)                                                                             \
+            few_rows_##name(acc, p, stride, n_blocks, x, 1);                                       \
+        else if (rows == 2)                                                                        \
+            few_rows_##name(acc, p, stride, n_blocks, x, 2);                                       \
+        else                                                                                       \
+            few_rows_##name(acc, p, stride, n_blocks, x, 4);                                       \
+    }
+UNIT_FORMATS(X)
+#undef X
+
+/* ---- tiles over a stored chunk ---- */
+
+KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, shape f,
+                           int rows)
+{
+    vf sum[TILE_ROWS];
+    KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_load(acc + r * LANES);
+    for (int b = 0; b < n_blocks; b++) {
+        int subs = 32 / f.sub;
+        vi w[8];
+        vf scale[2], min[2];
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_load(c->w + ((size_t)b * 8 + j) * LANES * 4);
+        KERNEL_UNROLL for (int i = 0; i < subs; i++) {
+            scale[i] = vf_load(c->scale + (size_t)(b * subs + i) * LANES);
+            if (f.has_min) min[i] = vf_load(c->min + (size_t)(b * subs + i) * LANES);
+        }
+        multiply_block(sum, w, scale, min, f, x, b, rows);
+    }
+    KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);
+}
+
+typedef void tile_fn(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows);
+
+#define TILE_FN(name, shp)                                                                         \
+    static void name(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows)    \
+    {                                                                                              \
+        if (rows == 1)                                                                             \
+            run_tile(acc, c, x, n_blocks, shp, 1);                                                 \
+        else if (rows == 2)                                                                        \
+            run_tile(acc, c, x, n_blocks, shp, 2);                                                 \
+        else if (rows == 4)                                                                        \
+            run_tile(acc, c, x, n_blocks, shp, 4);                                                 \
+        else                                                                                       \
+            run_tile(acc, c, x, n_blocks, shp, TILE_ROWS);                                         \
+    }
+TILE_FN(tile_u4m, SHAPE_U4M)
+TILE_FN(tile_u5m, SHAPE_U5M)
+TILE_FN(tile_u4, SHAPE_U4)
+TILE_FN(tile_u5, SHAPE_U5)
+TILE_FN(tile_u6, SHAPE_U6)
+TILE_FN(tile_s32, SHAPE_S32)
+TILE_FN(tile_s16, SHAPE_S16)
+TILE_FN(tile_s32m, SHAPE_S32M)
+TILE_FN(tile_s16m, SHAPE_S16M)
+
+static tile_fn *tile_of(shape f)
+{
+    if (f.w_max == 15) return f.has_min ? tile_u4m : tile_u4;
+    if (f.w_max == 31) return f.has_min ? tile_u5m : tile_u5;
+    if (f.w_max == 63) return tile_u6;
+    if (f.sub == 32) return f.has_min ? tile_s32m : tile_s32;
+    return f.has_min ? tile_s16m : tile_s16;
+}
+
+/* ---- any other format: rows through quant.h, then transposed ---- */
+
+typedef struct row_buffer {
+    int8_t *q;          // [LANES, INT8_CHUNK]
+    float *scale, *min; // [INT8_CHUNK / 16]
+} row_buffer;
+
+static void store_any(panel_chunk out, const quant_format *f, const uint8_t *p, size_t stride,
+                      int n_rows, int n, const row_buffer *b)
+{
+    for (int i = 0; i < LANES; i++) {
+        int8_t *q = b->q + (size_t)i * INT8_CHUNK;
+        if (i < n_rows) {
+            f->unpack(q, b->scale, b->min, p + (size_t)i * stride, (size_t)n);
+        } else {
+            memset(q, 0, (size_t)n);
+            memset(b->scale, 0, (size_t)(n / f->sub) * sizeof(float));
+            memset(b->min, 0, (size_t)(n / f->sub) * sizeof(float));
+        }
+        for (int s = 0; s < n / f->sub; s++) {
+            out.scale[s * LANES + i] = b->scale[s];
+            if (f->has_min) out.min[s * LANES + i] = b->min[s];
+        }
+    }
+    for (int k = 0; k < n; k += 16) {
+        vi t[4];
+        load_dwords(t, (const uint8_t *)b->q + k, INT8_CHUNK);
+        KERNEL_UNROLL for (int j = 0; j < 4; j++)
+            vi_store(out.w + (size_t)(k / 4 + j) * LANES * 4, vi_signed_weights(t[j]));
+    }
+}
+
+/* ---- activations ---- */
+
+/* Rows [first, first + rows) of x side by side. */
+static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at)
+{
+    int n = x->n_cols, per = f.sub / 16;
+    size_t row = (size_t)first * x->stride;
+    int8_t *q = x->q + row;
+    float *scale = x->scale + row / 32;
+    x_tile t = {0};
+    if (rows > 1) {
+        q = scratch_take(at, (size_t)rows * (size_t)n);
+        scale = scratch_take(at, (size_t)rows * (size_t)(n / 32) * sizeof(float));
+        for (int r = 0; r < rows; r++) {
+            const int8_t *from = x->q + row + (size_t)r * x->stride;
+            const float *from_scale = x->scale + (row + (size_t)r * x->stride) / 32;
+            for (int k = 0; k < n / 4; k++) memcpy(q + ((size_t)k * rows + r) * 4, from + k * 4, 4);
+            for (int b = 0; b < n / 32; b++) scale[(size_t)b * rows + r] = from_scale[b];
+        }
+    }
+    size_t sums = (size_t)rows * (size_t)(n / f.sub);
+    int *init = f.offset ? scratch_take(at, sums * sizeof *init) : NULL;
+    float *sum = f.has_min ? scratch_take(at, sums * sizeof *sum) : NULL;
+    for (int r = 0; r < rows; r++) {
+        const int16_t *from = x->sum + (row + (size_t)r * x->stride) / 16;
+        for (int b = 0; b < n / f.sub; b++) {
+            int v = per == 1 ? from[b] : from[2 * b] + from[2 * b + 1];
+            if (init) init[(size_t)b * rows + r] = -f.offset * v;
+            if (sum) sum[(size_t)b * rows + r] = (float)v;
+        }
+    }
+    t.q = q;
+    t.scale = scale;
+    t.init = init;
+    t.sum = sum;
+    return t;
+}
+
+/* ---- the kernel ---- */
+
+typedef struct int8_format {
+    shape f;
+    store_fn *store; // NULL: store_any
+    few_fn *few;
+} int8_format;
+
+static int8_format int8_format_of(dtype type)
+{
+    switch (type) {
+#define X(type, name, shp, unit_blocks, unit_bytes)                                                \
+    case type: return (int8_format){shp, store_##name, few_##name};
+        UNIT_FORMATS(X)
+#undef X
+    default:
+        break;
+    }
+    const quant_format *q = quant_formats[type];
+    if (q->sub == 32) return (int8_format){q->has_min ? SHAPE_S32M : SHAPE_S32, NULL, NULL};
+    return (int8_format){q->has_min ? SHAPE_S16M : SHAPE_S16, NULL, NULL};
+}
+
+/* The panel's rows: in the file, or for the last ones with rows of zeros in a copy. */
+static const uint8_t *panel_rows(const tensor *w, int o, int n_rows, uint8_t *copy)
+{
+    const uint8_t *p = w->data + (size_t)o * w->row_bytes;
+    if (n_rows == LANES) return p;
+    memset(copy, 0, LANES * w->row_bytes);
+    memcpy(copy, p, (size_t)n_rows * w->row_bytes);
+    return copy;
+}
+
+typedef struct tile_list {
+    x_tile tile[256];
+    int rows[256], n;
+} tile_list;
+
+/* One panel of outputs for the tiles, chunk by chunk of k. */
+static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, const uint8_t *p,
+                        int n_rows, const tile_list *x, const panel_chunk *c, const row_buffer *b)
+{
+    const quant_format *q = quant_formats[a->w->type];
+    tile_fn *run = tile_of(f->f);
+    for (int k = 0; k < a->w->n_cols; k += INT8_CHUNK) {
+        int n = a->w->n_cols - k < INT8_CHUNK ? a->w->n_cols - k : INT8_CHUNK;
+        const uint8_t *from = p + (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
+        if (f->store)
+            f->store(*c, from, a->w->row_bytes, n / 32);
+        else
+            store_any(*c, q, from, a->w->row_bytes, n_rows, n, b);
+        float *sum = acc;
+        for (int t = 0; t < x->n; t++) {
+            size_t rows = (size_t)x->rows[t];
+            x_tile at = x->tile[t];
+            at.q += (size_t)k * rows;
+            at.scale += (size_t)(k / 32) * rows;
+            if (at.init) at.init += (size_t)(k / f->f.sub) * rows;
+            if (at.sum) at.sum += (size_t)(k / f->f.sub) * rows;
+            run(sum, c, &at, n / 32, (int)rows);
+            sum += rows * LANES;
+        }
+    }
+}
+
+/* Rows [first, first + n) of x. */
+static void int8_rows(const matmul_args *a, int first, int n)
+{
+    int8_format f = int8_format_of(a->w->type);
+    uint8_t *at = a->scratch;
+    size_t cols = INT8_CHUNK;
+    panel_chunk c = {scratch_take(&at, cols * LANES), scratch_take(&at, cols / 16 * LANES * 4),
+                     scratch_take(&at, cols / 16 * LANES * 4)};
+    row_buffer b = {scratch_take(&at, cols * LANES), scratch_take(&at, cols / 16 * 4),
+                    scratch_take(&at, cols / 16 * 4)};
+    float *acc = scratch_take(&at, (size_t)n * LANES * sizeof(float));
+    uint8_t *copy = scratch_take(&at, LANES * a->w->row_bytes);
+    bool few = f.few && (n == 1 || n == 2 || n == 4);
+    tile_list x;
+    x.n = 0;
+    for (int r = 0; r < n; r += x.rows[x.n++]) {
+        x.rows[x.n] = few ? n : tile_rows(n - r);
+        x.tile[x.n] = pack_tile(a->x, first + r, x.rows[x.n], f.f, &at);
+    }
+    for (int o = a->begin; o < a->end; o += LANES) {
+        int outputs = a->w->n_rows - o < LANES ? a->w->n_rows - o : LANES;
+        bool direct = f.store != NULL;
+        const uint8_t *p = direct ? panel_rows(a->w, o, outputs, copy)
+                                  : a->w->data + (size_t)o * a->w->row_bytes;
+        if (few) {
+            f.few(acc, p, a->w->row_bytes, a->w->n_cols / 32, x.tile, n);
+        } else {
+            memset(acc, 0, (size_t)n * LANES * sizeof(float));
+            panel_tiles(acc, &f, a, p, outputs, &x, &c, &b);
+        }
+        for (int r = 0; r < n; r++)
+            vf_store_n(a->y + (size_t)(first + r) * a->y_stride + o, vf_load(acc + r * LANES),
+                       outputs);
+    }
+}
+
+static void matmul_int8(const matmul_args *a)
+{
+    int group = int8_group(a->w->n_cols);
+    for (int r = 0; r < a->x->n_rows; r += group)
+        int8_rows(a, r, a->x->n_rows - r < group ? a->x->n_rows - r : group);
+}
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * scratch.h: sizes of the pieces of a matmul's scratch memory, for the kernels and for
+ * matmul_scratch_bytes. Rows of activations are taken in groups that stay in the second-level cache.
+ */
+#ifndef COMPUTE_CPU_SCRATCH_H
+#define COMPUTE_CPU_SCRATCH_H
+
+#include "compute/cpu/kernels.h"
+
+#define INT8_CHUNK 1024 // k of a panel that are unpacked at once: 16 KiB, half of a first-level cache
+#define F32_CHUNK 256
+
+static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most)
+{
+    size_t n = row_bytes ? bytes / row_bytes / 8 * 8 : (size_t)most;
+    return n < (size_t)least ? least : n > (size_t)most ? most : (int)n;
+}
+static inline int int8_group(int n_cols) { return group_rows(512 << 10, (size_t)n_cols, 32, 256); }
+static inline int f32_group(int n_cols) { return group_rows(512 << 10, (size_t)n_cols * 4, 16, 128); }
+
+/* A bump pointer; each piece is 64-byte aligned. */
+static inline void *scratch_take(uint8_t **at, size_t bytes)
+{
+    void *p = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+#endif

@@ -1,0 +1,286 @@
+/*
+ * vec_avx2.h: the operations of ref/vec_ref.h (which says what they mean) on two 256-bit registers.
+ */
+#ifndef COMPUTE_CPU_X86_VEC_AVX2_H
+#define COMPUTE_CPU_X86_VEC_AVX2_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/half.h"
+
+#define KERNEL_INLINE FORCE_INLINE
+#define KERNEL_UNROLL UNROLL
+
+// What attn_kernels.h keeps in registers: see ref/vec_ref.h.
+#define ATTN_GROUP 4
+#define ATTN_VECS 1
+
+typedef struct v16 { __m256 lo, hi; } v16; // lanes 0-7, 8-15
+typedef struct m16 { __m256 lo, hi; } m16;
+typedef struct d16 { __m256d d[4]; } d16;
+
+#define V16_BOTH(op, a, b) ((v16){op((a).lo, (b).lo), op((a).hi, (b).hi)})
+
+KERNEL_INLINE v16 v16_set1(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+KERNEL_INLINE v16 v16_load(const float *p)
+{
+    return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+KERNEL_INLINE void v16_store(float *p, v16 a)
+{
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+KERNEL_INLINE v16 v16_load_n(const float *p, int n)
+{
+    if (n == 16) return v16_load(p);
+    float part[16] ATTR_ALIGNED(32) = {0};
+    memcpy(part, p, (size_t)n * 4);
+    return v16_load(part);
+}
+KERNEL_INLINE void v16_store_n(float *p, v16 a, int n)
+{
+    if (n == 16) {
+        v16_store(p, a);
+        return;
+    }
+    float part[16] ATTR_ALIGNED(32);
+    v16_store(part, a);
+    memcpy(p, part, (size_t)n * 4);
+}
+KERNEL_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    const __m128i *h = (const __m128i *)(const void *)p;
+    return (v16){_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
+}
+KERNEL_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    __m128i *h = (__m128i *)(void *)p;
+    _mm_storeu_si128(h, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(h + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+KERNEL_INLINE v16 v16_add(v16 a, v16 b) { return V16_BOTH(_mm256_add_ps, a, b); }
+KERNEL_INLINE v16 v16_sub(v16 a, v16 b) { return V16_BOTH(_mm256_sub_ps, a, b); }
+KERNEL_INLINE v16 v16_mul(v16 a, v16 b) { return V16_BOTH(_mm256_mul_ps, a, b); }
+KERNEL_INLINE v16 v16_div(v16 a, v16 b) { return V16_BOTH(_mm256_div_ps, a, b); }
+KERNEL_INLINE v16 v16_max(v16 a, v16 b) { return V16_BOTH(_mm256_max_ps, a, b); }
+KERNEL_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return (v16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+KERNEL_INLINE v16 v16_abs(v16 a)
+{
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return (v16){_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+KERNEL_INLINE v16 v16_sign(v16 a, v16 s)
+{
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return (v16){_mm256_or_ps(_mm256_andnot_ps(sign, a.lo), _mm256_and_ps(sign, s.lo)),
+                 _mm256_or_ps(_mm256_andnot_ps(sign, a.hi), _mm256_and_ps(sign, s.hi))};
+}
+KERNEL_INLINE __m256 scale_bits_8(__m256 a, __m256 n)
+{
+    __m256i e = _mm256_slli_epi32(_mm256_castps_si256(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), e));
+}
+KERNEL_INLINE v16 v16_scale_bits(v16 a, v16 n) { return V16_BOTH(scale_bits_8, a, n); }
+
+KERNEL_INLINE m16 v16_less(v16 a, v16 b)
+{
+    return (m16){_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+}
+KERNEL_INLINE __m256 range_8(__m256i lane, int lo, int hi)
+{
+    __m256i in = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), lane),
+                                     _mm256_cmpgt_epi32(_mm256_set1_epi32(hi), lane));
+    return _mm256_castsi256_ps(in);
+}
+KERNEL_INLINE m16 m16_range(int lo, int hi)
+{
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return (m16){range_8(lane, lo, hi), range_8(lane, lo - 8, hi - 8)};
+}
+KERNEL_INLINE v16 v16_select(m16 m, v16 a, v16 b)
+{
+    return (v16){_mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi)};
+}
+
+KERNEL_INLINE float v16_sum(v16 a)
+{
+    __m256 x = _mm256_add_ps(a.lo, a.hi);
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
+}
+KERNEL_INLINE float v16_reduce_max(v16 a)
+{
+    __m256 x = _mm256_max_ps(a.lo, a.hi);
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_shuffle_ps(y, y, 1)));
+}
+
+KERNEL_INLINE d16 d16_zero(void)
+{
+    __m256d z = _mm256_setzero_pd();
+    return (d16){{z, z, z, z}};
+}
+KERNEL_INLINE d16 to_doubles(v16 x)
+{
+    return (d16){{_mm256_cvtps_pd(_mm256_castps256_ps128(x.lo)),
+                  _mm256_cvtps_pd(_mm256_extractf128_ps(x.lo, 1)),
+                  _mm256_cvtps_pd(_mm256_castps256_ps128(x.hi)),
+                  _mm256_cvtps_pd(_mm256_extractf128_ps(x.hi, 1))}};
+}
+KERNEL_INLINE d16 d16_add(d16 a, v16 x)
+{
+    d16 v = to_doubles(x);
+    KERNEL_UNROLL for (int i = 0; i < 4; i++) a.d[i] = _mm256_add_pd(a.d[i], v.d[i]);
+    return a;
+}
+KERNEL_INLINE d16 d16_add_square(d16 a, v16 x)
+{
+    d16 v = to_doubles(x); // exact products: fused or not is the same
+    KERNEL_UNROLL for (int i = 0; i < 4; i++) a.d[i] = _mm256_fmadd_pd(v.d[i], v.d[i], a.d[i]);
+    return a;
+}
+KERNEL_INLINE double d16_sum(d16 a)
+{
+    __m256d y = _mm256_add_pd(_mm256_add_pd(a.d[0], a.d[2]), _mm256_add_pd(a.d[1], a.d[3]));
+    __m128d z = _mm_add_pd(_mm256_castpd256_pd128(y), _mm256_extractf128_pd(y, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(z, _mm_unpackhi_pd(z, z)));
+}
+
+KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+{
+    a = v16_abs(a);
+    b = v16_abs(b);
+    __m256i m = _mm256_max_epu32(
+        _mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
+        _mm256_max_epu32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
+    __m128i n = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    n = _mm_max_epu32(n, _mm_shuffle_epi32(n, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(n, _mm_shuffle_epi32(n, 0xb1)));
+}
+KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+{
+    __m256i lo = _mm256_cvtps_epi32(a.lo), hi = _mm256_cvtps_epi32(a.hi);
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
+    __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)(void *)q, bytes);
+    __m256i sum = _mm256_add_epi32(lo, hi);
+    __m128i n = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(n, _mm_shuffle_epi32(n, 0xb1)));
+}
+
+KERNEL_INLINE void load_pairs_8(__m256 *even, __m256 *odd, const float *p)
+{
+    __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8);
+    __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+    __m256d o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+    *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
+    *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
+}
+KERNEL_INLINE void v16_load_pairs(v16 *even, v16 *odd, const float *p)
+{
+    load_pairs_8(&even->lo, &odd->lo, p);
+    load_pairs_8(&even->hi, &odd->hi, p + 16);
+}
+KERNEL_INLINE void store_pairs_8(float *p, __m256 even, __m256 odd)
+{
+    __m256 lo = _mm256_unpacklo_ps(even, odd), hi = _mm256_unpackhi_ps(even, odd);
+    _mm256_storeu_ps(p, _mm256_permute2f128_ps(lo, hi, 0x20));
+    _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(lo, hi, 0x31));
+}
+KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
+{
+    store_pairs_8(p, even.lo, odd.lo);
+    store_pairs_8(p + 16, even.hi, odd.hi);
+}
+
+/* ---- for the matrix products; the meaning is in vec_matmul.h ---- */
+
+#define LANES 8
+#define TILE_ROWS 4
+#define SIGNED_OFFSET 0 // |w| times x with the sign of w: no offset
+
+typedef __m256 vf;
+typedef __m256i vi;
+
+KERNEL_INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
+KERNEL_INLINE vf vf_set1(float x) { return _mm256_set1_ps(x); }
+KERNEL_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+KERNEL_INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+KERNEL_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+KERNEL_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+KERNEL_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+KERNEL_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+
+KERNEL_INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+KERNEL_INLINE vi vi_set1(int x) { return _mm256_set1_epi32(x); }
+KERNEL_INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
+KERNEL_INLINE void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
+KERNEL_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+KERNEL_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+KERNEL_INLINE vi vi_srl(vi a, int n) { return _mm256_srli_epi32(a, n); }
+KERNEL_INLINE vi vi_sll(vi a, int n) { return _mm256_slli_epi32(a, n); }
+KERNEL_INLINE vi vi_sra(vi a, int n) { return _mm256_srai_epi32(a, n); }
+KERNEL_INLINE vf vi_to_vf(vi a) { return _mm256_cvtepi32_ps(a); }
+KERNEL_INLINE vf vi_as_vf(vi a) { return _mm256_castsi256_ps(a); }
+KERNEL_INLINE vi vi_lo32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }
+KERNEL_INLINE vi vi_hi32(vi a, vi b) { return _mm256_unpackhi_epi32(a, b); }
+KERNEL_INLINE vi vi_lo64(vi a, vi b) { return _mm256_unpacklo_epi64(a, b); }
+KERNEL_INLINE vi vi_hi64(vi a, vi b) { return _mm256_unpackhi_epi64(a, b); }
+KERNEL_INLINE vf vi_half(vi a)
+{
+    vi low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff)); // packus would saturate the rest
+    low = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0xd8);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(low));
+}
+
+KERNEL_INLINE __m128i load_128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(p)), load_128(p + step), 1);
+}
+KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
+{
+    // the byte that holds the four bits to all bytes of the dword, then bit i to byte i
+    vi bit = _mm256_set1_epi32((int)(0x08040201u << from % 8));
+    vi to = _mm256_add_epi8(_mm256_set1_epi8((char)(from / 8)),
+                            _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
+                                              0x08080808, 0x0c0c0c0c));
+    vi set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(bits, to), bit), bit);
+    return _mm256_and_si256(set, _mm256_set1_epi8(0x10));
+}
+KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
+{
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_128((const uint8_t *)table)), index);
+}
+KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
+
+/* Products of bytes are added in 16 bits: so many fit, each at most 2 * 127 * w_max. */
+KERNEL_INLINE int dot_width(int w_max) { return w_max > 63 ? 1 : w_max > 31 ? 2 : 4; }
+KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n, int w_max)
+{
+    vi sum = _mm256_setzero_si256();
+    KERNEL_UNROLL for (int j = 0; j < n; j++) {
+        int x4;
+        memcpy(&x4, x + (size_t)j * step, 4);
+        vi v = _mm256_set1_epi32(x4), u = w[j];
+        if (w_max > 127) {
+            v = _mm256_sign_epi8(v, u);
+            u = _mm256_abs_epi8(u); // 128 for -128, unsigned
+        }
+        v = _mm256_maddubs_epi16(u, v);
+        sum = j ? _mm256_add_epi16(sum, v) : v;
+    }
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+}
+
+#endif
