@@ -1,7 +1,7 @@
 /*
  * config.c: reading settings from JSON and GGUF under one name each, and checking them together.
  */
-#include "models/config.h"
+#include "models/arch.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -406,6 +406,23 @@ static void read_pattern_gguf(config_source *s, config *c)
     c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
     for (int i = 0; c->sliding && i < c->n_layers; i++)
         c->sliding[i] = v.gguf->data[i] != 0;
+}
+
+void config_init(config *c, const arch *a, bool is_gguf)
+{
+    rope_spec neutral = { .factor = 1,
+                          .low_freq = 1,
+                          .high_freq = 4,
+                          .beta_fast = 32,
+                          .beta_slow = 1,
+                          .truncate = true };
+    *c = (config){ .rope = neutral,
+                   .rope_local = neutral,
+                   .rotary_fraction = 1,
+                   .embed_scale = 1,
+                   .residual_scale = 1,
+                   .logit_scale = 1 };
+    a->defaults(c, is_gguf);
 }
 
 void config_read(config_source *s, config *c)

@@ -65,6 +65,8 @@ cfg_found cfg_activation(config_source *s, activation *out, const char *hf);
  */
 const char *cfg_name(const config_source *s, const char *hf, const char *key);
 
+/* Neutral values, then the family's defaults. */
+void config_init(config *c, const arch *a, bool is_gguf);
 /* Reads what all families share into c, which holds the family's defaults. */
 void config_read(config_source *s, config *c);
 /* Fills what is derived and adds every fault. */

@@ -88,15 +88,7 @@ static infer_status read_config(config *c, const arch **a, config_source *s, inf
 {
     infer_status st = s->g ? find_arch_gguf(a, s, err) : find_arch_hf(a, s, err);
     if (st != INFER_OK) return st;
-    *c = (config){ .embed_scale = 1, .residual_scale = 1, .logit_scale = 1, .rotary_fraction = 1 };
-    rope_spec neutral = { .factor = 1,
-                          .low_freq = 1,
-                          .high_freq = 4,
-                          .beta_fast = 32,
-                          .beta_slow = 1,
-                          .truncate = true };
-    c->rope = c->rope_local = neutral;
-    (*a)->defaults(c, s->g != NULL);
+    config_init(c, *a, s->g != NULL);
     config_read(s, c);
     if ((*a)->read_config) (*a)->read_config(s, c);
     config_check(s, c);
