@@ -82,9 +82,13 @@ static infer_status run_generation(bench *b, double *rate, infer_error *err)
 static infer_status run_all(bench *b, infer_error *err)
 {
     infer_status st = INFER_OK;
+    double pp = 0, tg = 0;
     for (int r = -1; !st && r < b->o->repeat; r++) {
-        double pp = 0, tg = 0;
-        cli_progress(r < 0 ? "warming up" : "repetition %d of %d", r + 1, b->o->repeat);
+        if (r < 0)
+            cli_progress("warming up");
+        else
+            cli_progress("repetition %d of %d, before: pp %.1f, tg %.1f tok/s", r + 1, b->o->repeat,
+                         pp, tg);
         if (b->o->prompt) st = run_prompt(b, &pp, err);
         if (!st && b->o->generate) st = run_generation(b, &tg, err);
         if (r >= 0) b->pp[r] = pp, b->tg[r] = tg;

@@ -59,7 +59,9 @@ void cli_help(FILE *f, const cli_command *c)
 {
     fprintf(f, "%sinfer %s %s%s%s\n\n", cli_bold(f), c->name, c->args,
             c->options->name ? " [options]" : "", cli_plain(f));
-    cli_wrap(f, 0, 0, c->summary);
+    char first[128]; // the list of commands shows the same words in lower case
+    snprintf(first, sizeof first, "%c%s.", c->summary[0] - 'a' + 'A', c->summary + 1);
+    cli_wrap(f, 0, 0, first);
     if (c->text) {
         fputc('\n', f);
         cli_wrap(f, 0, 0, c->text);
