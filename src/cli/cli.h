@@ -109,7 +109,8 @@ const char *cli_nearest(const char *word, const char *const *names, int n);
 
 /* ---- input and output ------------------------------------------------------------------------ */
 
-/* Standard input whole; *text is the caller's (mem_free). Returns an exit code. */
+/* Standard input whole, at least one byte; *text is the caller's (mem_free). Returns an exit code.
+ */
 int cli_read_input(char **text, size_t *n, const char *what);
 /* Flushes standard output; where writing failed, says so and returns EXIT_FAILED, else code. */
 int cli_flush(int code);

@@ -161,7 +161,10 @@ int cli_read_input(char **text, size_t *n, const char *what)
     p[len] = 0;
     *text = p;
     *n = len;
-    return EXIT_DONE;
+    if (len) return EXIT_DONE;
+    mem_free(p);
+    *text = NULL;
+    return cli_error(EXIT_USAGE, "standard input is empty: expected %s", what);
 failed:
     mem_free(p);
     return cli_fail(&err);

@@ -23,7 +23,8 @@ def test_prompt_from_standard_input():
     assert infer("run", GGUF, "-n", 8, stdin=PROMPT + "\n\n").text != GREEDY
     r = infer("run", GGUF, "-n", 2, stdin=b"a\0b")
     assert r.rc == 0
-    refused(infer("run", GGUF, stdin=b""), "prompt", rc=2)
+    for empty in (b"", b"\n"):  # X07
+        refused(infer("run", GGUF, stdin=empty), "standard input is empty", "prompt", rc=2)
 
 
 def test_cuda_is_refused_where_the_build_has_none():
