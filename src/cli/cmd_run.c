@@ -98,10 +98,16 @@ static void show_progress(int done, int n, void *user)
 
 static double rate(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
+// The first token comes out of the prompt's last step: n tokens take n - 1 steps.
+static double generation_rate(const infer_stats *s)
+{
+    return s->n_generated > 1 ? rate(s->n_generated - 1, s->generate_s) : 0;
+}
+
 static void print_stats(const infer_stats *s, const infer_engine_info *e, float temperature)
 {
     char mapped[32], kv[32], work[32];
-    double tg = rate(s->n_generated, s->generate_s);
+    double tg = generation_rate(s);
     fprintf(stderr, "%s             tokens    seconds      tok/s       GB/s%s\n", cli_bold(stderr),
             cli_plain(stderr));
     fprintf(stderr, "prompt      %7d %10.3f %10.1f\n", s->n_prompt, s->prompt_s,
@@ -122,15 +128,15 @@ static void print_stats(const infer_stats *s, const infer_engine_info *e, float 
 static int print_json(const char *model, const char *text, size_t n, const infer_stats *s,
                       const infer_engine_info *e, float temperature)
 {
-    json_t *j = json_pack(
-        "{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
-        cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
-        finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated, "prompt_s",
-        s->prompt_s, "generate_s", s->generate_s, "first_token_s", s->first_token_s, "prompt_tok_s",
-        rate(s->n_prompt, s->prompt_s), "generate_tok_s", rate(s->n_generated, s->generate_s),
-        "mapped_bytes", (json_int_t)s->mapped_bytes, "kv_bytes", (json_int_t)s->kv_bytes,
-        "work_bytes", (json_int_t)s->work_bytes, "backend", e->backend, "cpu", e->cpu_level,
-        "threads", e->n_threads);
+    json_t *j =
+        json_pack("{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
+                  cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
+                  finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated,
+                  "prompt_s", s->prompt_s, "generate_s", s->generate_s, "first_token_s",
+                  s->first_token_s, "prompt_tok_s", rate(s->n_prompt, s->prompt_s),
+                  "generate_tok_s", generation_rate(s), "mapped_bytes", (json_int_t)s->mapped_bytes,
+                  "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes,
+                  "backend", e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
     if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));
     return cli_json_print(j);
 }
@@ -174,12 +180,9 @@ static infer_status feed(infer_session *session, const infer_tokenizer *tok, con
     return st;
 }
 
-static int complete(const infer_model *model, const char *name, const run_options *o,
-                    const char *prompt, size_t n)
+static infer_session_options session_options(const run_options *o)
 {
-    const infer_tokenizer *tok = cli_tokenizer(model, name);
-    if (!tok) return EXIT_FAILED;
-    infer_session_options so = {
+    return (infer_session_options){
         .n_ctx = o->ctx,
         .n_threads = o->engine.threads,
         .max_tokens = o->n > 0 ? o->n : 0,
@@ -193,28 +196,43 @@ static int complete(const infer_model *model, const char *name, const run_option
         .log = cli_log,
         .progress = show_progress,
     };
+}
+
+// What follows the text: its last newline, the JSON object, the statistics.
+static int conclude(infer_session *session, const char *name, const run_options *o,
+                    const collected *all, int code)
+{
+    if (!o->json && isatty(STDOUT_FILENO)) putchar('\n');
+    code = cli_flush(code);
+    infer_stats stats = infer_session_stats(session);
+    if (o->n == 0) stats.finish = INFER_FINISH_LENGTH;
+    infer_engine_info info = infer_engine_describe(infer_session_engine(session));
+    if (o->json) {
+        int printed = print_json(name, all->text ? all->text : "", all->n, &stats, &info,
+                                 o->sampling.temperature);
+        if (!code) code = printed;
+    }
+    if (o->stats) print_stats(&stats, &info, o->sampling.temperature);
+    return code;
+}
+
+static int complete(const infer_model *model, const char *name, const run_options *o,
+                    const char *prompt, size_t n)
+{
+    const infer_tokenizer *tok = cli_tokenizer(model, name);
+    if (!tok) return EXIT_FAILED;
+    infer_session_options so = session_options(o);
     infer_session *session;
     infer_error err = { 0 };
     if (infer_session_new(&session, model, &so, &err)) return cli_fail(&err);
     cli_interrupt_session(session);
     collected all = { 0 };
-    int code = EXIT_DONE;
-    if (feed(session, tok, prompt, n, &err)) code = cli_fail(&err);
+    int code = feed(session, tok, prompt, n, &err) ? cli_fail(&err) : EXIT_DONE;
     cli_progress_end();
     if (!code && o->n != 0) code = generate(session, o, &all);
     if (!code && cli_interrupted()) code = EXIT_INTERRUPTED;
-    if (!o->json && isatty(STDOUT_FILENO) && (!code || code == EXIT_INTERRUPTED)) putchar('\n');
-    code = cli_flush(code);
-    infer_stats stats = infer_session_stats(session);
-    if (o->n == 0 && !code) stats.finish = INFER_FINISH_LENGTH;
-    infer_engine_info info = infer_engine_describe(infer_session_engine(session));
-    if (o->json && (!code || code == EXIT_INTERRUPTED)) {
-        int printed = print_json(name, all.text ? all.text : "", all.n, &stats, &info,
-                                 o->sampling.temperature);
-        if (!code) code = printed;
-    }
-    if (o->stats && (!code || code == EXIT_INTERRUPTED))
-        print_stats(&stats, &info, o->sampling.temperature);
+    // An interrupted answer is shown as far as it came.
+    if (!code || code == EXIT_INTERRUPTED) code = conclude(session, name, o, &all, code);
     mem_free(all.text);
     cli_interrupt_session(NULL);
     infer_session_free(session);
