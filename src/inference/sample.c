@@ -273,8 +273,8 @@ int32_t infer_sample(infer_sampler *s, const float *logits)
     if (top < 0 || h->temperature < GREEDY_BELOW) return top;
 
     int n = s->n_vocab;
-    bool sorted = h->top_k > 0 || (h->top_p > 0 && h->top_p < 1);
-    if (h->top_k > 0 && h->top_k < n) n = h->top_k;
+    bool cut = h->top_k > 0 && h->top_k < n, sorted = cut || (h->top_p > 0 && h->top_p < 1);
+    if (cut) n = h->top_k;
     candidate *list = s->list;
     if (sorted) {
         best_of(list, n, logits, s->n_vocab);
