@@ -225,23 +225,25 @@ static infer_status feed_prompt(evaluation *v, infer_error *err)
 
 static infer_status continue_greedily(evaluation *v, infer_error *err)
 {
-    infer_prediction best;
-    infer_status st = infer_sequence_rope_length(v->seq, 0, err);
+    // Temperature 0: the largest logit, ties to the lowest id.
+    infer_sampler *sampler = infer_sampler_new(NULL, v->info.n_vocab, 1, err);
+    infer_status st = sampler ? infer_sequence_rope_length(v->seq, 0, err) : err->code;
     mem_free(v->step_states); // of the prompt only
     v->step_states = NULL;
     float *weights = v->weights;
     v->weights = NULL;
     if (!st) st = infer_engine_capture(v->engine, NULL, err);
     while (!st && v->n_greedy < v->o->greedy) {
-        const float *logits = infer_logits(v->engine, v->first);
-        if (infer_top_k(logits, v->info.n_vocab, 1, &best) < 1) {
-            st = error_set(err, INFER_INTERNAL, "eval: no logits");
+        int32_t id = infer_sample(sampler, infer_logits(v->engine, v->first));
+        if (id < 0) {
+            st = error_set(err, INFER_FORMAT, "%s: every logit is not a number", v->info.path);
             break;
         }
-        v->greedy[v->n_greedy++] = best.id;
-        if (v->n_greedy < v->o->greedy) st = step(v, &best.id, 1, false, true, err);
+        v->greedy[v->n_greedy++] = id;
+        if (v->n_greedy < v->o->greedy) st = step(v, &id, 1, false, true, err);
         if (!st) cli_progress("greedy %d of %d tokens", v->n_greedy, v->o->greedy);
     }
+    infer_sampler_free(sampler);
     v->weights = weights;
     return st;
 }

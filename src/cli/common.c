@@ -93,10 +93,10 @@ static void print_log(infer_log_level level, const char *line, void *user)
 }
 const infer_log cli_log = { print_log, NULL };
 
-// Insertions, deletions and replacements between a and b, up to 63 characters each.
-static int edit_distance(const char *a, const char *b)
+// Insertions, deletions and replacements between a [n] and b [m], both at most 63 long.
+static int edit_distance(const char *a, int n, const char *b, int m)
 {
-    int row[64], n = (int)strnlen(a, 63), m = (int)strnlen(b, 63);
+    int row[64];
     for (int j = 0; j <= m; j++)
         row[j] = j;
     for (int i = 1; i <= n; i++) {
@@ -113,18 +113,24 @@ static int edit_distance(const char *a, const char *b)
     return row[m];
 }
 
+// Length of a name, less the suffix of a model file.
+static int stem_length(const char *s)
+{
+    size_t n = strnlen(s, 63);
+    return (int)(n > 5 && !strcmp(s + n - 5, ".gguf") ? n - 5 : n);
+}
+
 const char *cli_nearest(const char *word, const char *const *names, int n)
 {
     const char *best = NULL;
-    int best_d = 0, len = (int)strlen(word);
+    int best_d = 0, len = stem_length(word);
     for (int i = 0; i < n; i++) {
-        int longest = (int)strlen(names[i]) > len ? (int)strlen(names[i]) : len;
-        int d = edit_distance(word, names[i]);
+        int other = stem_length(names[i]), longest = other > len ? other : len;
+        int d = edit_distance(word, len, names[i], other);
         // Half a word wrong is another word, unless it is the beginning of this one.
-        bool prefix = len > 1 && !strncmp(word, names[i], (size_t)len);
-        if (!prefix && d * 2 > longest) continue;
+        bool prefix = len > 1 && other > len && !strncmp(word, names[i], (size_t)len);
         if (prefix) d = 1;
-        if (!best || d < best_d) best = names[i], best_d = d;
+        if (d * 2 <= longest && (!best || d < best_d)) best = names[i], best_d = d;
     }
     return best;
 }
