@@ -309,8 +309,9 @@ INFER_API void infer_cpu_name(char *text, size_t size);
 /* Read bandwidth in bytes per second, measured now over n_threads and 256 MB; takes about 0.3 s. 0
  * without memory. */
 INFER_API double infer_measure_bandwidth(int n_threads);
-/* The kernel that a matmul with a tensor of `type` runs on a level: "avx512vnni", "generic int8
- * avx512vnni" where the level unpacks with plain code, "float32 avx2"; NULL for an unknown type. */
+/* The kernel that a matmul with weights of `type` runs on a level (NULL: the best): "int8 avx512vnni",
+ * "int8 avx2, plain unpack" where the level has no vector code for the format, "float32 avx2"; NULL for an
+ * unknown type or level. */
 INFER_API const char *infer_kernel_name(const char *cpu_level, const char *type);
 /* The programs, not the library, install this: a file that shrinks under its map then ends in an
  * error (infer_step: INFER_IO) and not in a crash. */

@@ -68,6 +68,9 @@ typedef struct attn_query {
 
 typedef struct cpu_kernels {
     const char *name; // the level
+    /* True for formats that matmul_int8 reads by vector code of this level, false for those that go
+     * through the format's unpack. NULL: none. */
+    bool (*reads_by_vectors)(dtype type);
 
     /* Any quantised format (format->sub != 0), bits of quant_dot; n_cols is a multiple of 32. */
     void (*matmul_int8)(const matmul_args *a);

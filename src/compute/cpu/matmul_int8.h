@@ -495,6 +495,8 @@ static int8_format int8_format_of(dtype type)
     return (int8_format){q->has_min ? SHAPE_S16M : SHAPE_S16, NULL, NULL};
 }
 
+static bool reads_by_vectors(dtype type) { return int8_format_of(type).store != NULL; }
+
 /* The panel's rows: in the file, or for the last ones with rows of zeros in a copy. */
 static const uint8_t *panel_rows(const tensor *w, int o, int n_rows, uint8_t *copy)
 {

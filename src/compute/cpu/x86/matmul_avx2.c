@@ -8,5 +8,6 @@
 void init_avx2_matmul(cpu_kernels *k)
 {
     k->matmul_int8 = matmul_int8;
+    k->reads_by_vectors = reads_by_vectors;
     k->matmul_f32 = matmul_f32;
 }
