@@ -4,7 +4,6 @@ BUILD   ?= build
 CC      ?= gcc
 OPT     ?= -O2
 KERNEL_OPT ?= -O3
-KERNEL_OPT ?= -O3
 PREFIX  ?= /usr/local
 CSTD     = -std=c11 -D_GNU_SOURCE
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(WERROR)
