@@ -67,7 +67,7 @@ float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
             if (!f->has_min) continue;
             for (int j = 0; j < f->sub; j += 16)
                 sum += x->sum[(k + (size_t)j) / 16];
-            acc = fmaf(min[i / f->sub] * x_scale, (float)sum, acc);
+            acc = fmaf(min[i / f->sub], x_scale * (float)sum, acc);
         }
     }
     return acc;

@@ -70,7 +70,7 @@ typedef struct act_row {
 /* The definition of a quantised dot product, in plain C. For each block of 32, in order, and in it
  * for each sub-block, in order:
  *     acc = fmaf(w.scale * x.scale, (float)sum_i w.q * x.q, acc)
- *     acc = fmaf(w.min * x.scale, (float)sum_i x.q, acc)              where the format has mins
+ *     acc = fmaf(w.min, x.scale * (float)sum_i x.q, acc)              where the format has mins
  * Every CPU level gives these bits. n is a multiple of 32 and of the block; the format has unpack.
  */
 float quant_dot(dtype type, const void *row, const act_row *x, size_t n);

@@ -40,7 +40,7 @@ typedef struct x_tile {
     const int8_t *q;     // [n_cols / 4, rows, 4]
     const float *scale;  // [n_cols / 32, rows]
     const int *init;     // [n_cols / sub, rows]: -offset * sum, where there is an offset
-    const float *sum;    // [n_cols / sub, rows], where there are mins
+    const float *sum;    // [n_cols / sub, rows]: scale * sum, where there are mins
 } x_tile;
 
 /* A chunk of an unpacked panel. */
@@ -71,7 +71,7 @@ KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const v
             vf xs = vf_set1(x_scale[r]);
             acc[r] = vf_fma(vf_mul(scale[s], xs), vi_to_vf(dot[r]), acc[r]);
             if (f.has_min)
-                acc[r] = vf_fma(vf_mul(min[s], xs), vf_set1(x->sum[at + (size_t)r]), acc[r]);
+                acc[r] = vf_fma(min[s], vf_set1(x->sum[at + (size_t)r]), acc[r]);
         }
     }
 }
@@ -459,10 +459,11 @@ static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at
     float *sum = f.has_min ? scratch_take(at, sums * sizeof *sum) : NULL;
     for (int r = 0; r < rows; r++) {
         const int16_t *from = x->sum + (row + (size_t)r * x->stride) / 16;
+        const float *from_scale = x->scale + (row + (size_t)r * x->stride) / 32;
         for (int b = 0; b < n / f.sub; b++) {
             int v = per == 1 ? from[b] : from[2 * b] + from[2 * b + 1];
             if (init) init[(size_t)b * rows + r] = -f.offset * v;
-            if (sum) sum[(size_t)b * rows + r] = (float)v;
+            if (sum) sum[(size_t)b * rows + r] = from_scale[b * f.sub / 32] * (float)v;
         }
     }
     t.q = q;

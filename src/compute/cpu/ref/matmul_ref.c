@@ -18,7 +18,7 @@ static float dot_int8(const int8_t *q, const float *scale, const float *min, int
         acc = fmaf(scale[i / sub] * x_scale, (float)dot, acc);
         if (!min) continue;
         for (int j = i; j < i + sub; j += 16) sum += x->sum[j / 16];
-        acc = fmaf(min[i / sub] * x_scale, (float)sum, acc);
+        acc = fmaf(min[i / sub], x_scale * (float)sum, acc);
     }
     return acc;
 }
