@@ -436,7 +436,7 @@ static void dot_order(void **state)
             for (int i = 32 * b; i < 32 * b + 32; i++)
                 dot += w[i] * q[i];
             acc = fmaf(w_scale[b] * scale[b], (float)dot, acc);
-            acc = fmaf(w_min[b] * scale[b], (float)(sum[2 * b] + sum[2 * b + 1]), acc);
+            acc = fmaf(w_min[b], scale[b] * (float)(sum[2 * b] + sum[2 * b + 1]), acc);
         }
         act_row act = { .q = q, .scale = scale, .sum = sum };
         float got = quant_dot(DT_Q4_K, block, &act, ROW);

@@ -70,12 +70,12 @@ size_t matmul_scratch_bytes(int n_cols)
 {
     size_t n = (size_t)n_cols, pieces = 64 * 4 * 256; // rounding of pieces: four for each tile
     size_t rows = (size_t)int8_group(n_cols), chunk = INT8_CHUNK;
-    size_t int8 = chunk * PANEL * 2 + chunk / 16 * 4 * (2 * PANEL + 2) // a panel's chunk, rows
-                  + rows * PANEL * 4                                   // sums
+    size_t int8 = chunk * PANEL * 3 + chunk / 16 * 4 * (4 * PANEL + 2) // two panels' chunk, rows
+                  + rows * PANEL * 2 * 4                               // sums
                   + PANEL * (n + n / 4)                                // the last panel's rows
                   + rows * (n + n / 8 + n / 4 + n / 4);                // activations
     size_t f_rows = (size_t)f32_group(n_cols);
-    size_t f32 = ((size_t)F32_CHUNK * 2 + 4) * PANEL * 4 + f_rows * PANEL * 4 + f_rows * n * 4;
+    size_t f32 = ((size_t)F32_CHUNK * 3 + 4) * PANEL * 4 + f_rows * PANEL * 2 * 4 + f_rows * n * 4;
     size_t ref = n * 4 + 4096;
     size_t most = int8 > f32 ? int8 : f32;
     return (most > ref ? most : ref) + pieces;

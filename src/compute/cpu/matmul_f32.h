@@ -61,22 +61,27 @@ static void store_panel(float *w, dtype type, const uint8_t *p, size_t stride, i
         store_dwords(w + (size_t)k * LANES, (const uint8_t *)(rows + j), F32_CHUNK * 4);
 }
 
-/* acc [rows, LANES] += panel . x, blocks of 32 k each on their own; x is [n, rows]. */
-KERNEL_INLINE void run_f32(float *acc, const float *w, const float *x, int n, int rows)
+/* acc [rows, panels, LANES] += panels . x, blocks of 32 k each on their own; x is [n, rows], a panel
+ * [F32_CHUNK, LANES]. */
+KERNEL_INLINE void run_f32(float *acc, const float *w, const float *x, int n, int rows, int panels)
 {
-    vf sum[TILE_ROWS], part[TILE_ROWS];
-    KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_load(acc + r * LANES);
+    vf sum[TILE_ROWS * TILE_PANELS], part[TILE_ROWS * TILE_PANELS], v[TILE_PANELS];
+    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] = vf_load(acc + i * LANES);
     for (int b = 0; b < n; b += 32) {
         int end = b + 32 < n ? b + 32 : n;
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) part[r] = vf_zero();
+        KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) part[i] = vf_zero();
         for (int k = b; k < end; k++) {
-            vf v = vf_load(w + (size_t)k * LANES);
-            KERNEL_UNROLL for (int r = 0; r < rows; r++)
-                part[r] = vf_fma(v, vf_set1(x[(size_t)k * rows + r]), part[r]);
+            KERNEL_UNROLL for (int p = 0; p < panels; p++)
+                v[p] = vf_load(w + ((size_t)k + (size_t)p * F32_CHUNK) * LANES);
+            KERNEL_UNROLL for (int r = 0; r < rows; r++) {
+                vf xk = vf_set1(x[(size_t)k * (size_t)rows + (size_t)r]);
+                KERNEL_UNROLL for (int p = 0; p < panels; p++)
+                    part[r * panels + p] = vf_fma(v[p], xk, part[r * panels + p]);
+            }
         }
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_add(sum[r], part[r]);
+        KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] = vf_add(sum[i], part[i]);
     }
-    KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);
+    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) vf_store(acc + i * LANES, sum[i]);
 }
 
 /* One row: four blocks at a time, so that four sums hide the latency of the addition. */
@@ -94,19 +99,41 @@ static void run_f32_one(float *acc, const float *w, const float *x, int n)
         KERNEL_UNROLL for (int i = 0; i < 4; i++) sum = vf_add(sum, part[i]);
     }
     vf_store(acc, sum);
-    run_f32(acc, w + (size_t)b * LANES, x + b, n - b, 1);
+    run_f32(acc, w + (size_t)b * LANES, x + b, n - b, 1, 1);
 }
 
-static void run_f32_tile(float *acc, const float *w, const float *x, int n, int rows)
+KERNEL_INLINE void run_f32_panels(float *acc, const float *w, const float *x, int n, int rows,
+                                  int panels)
 {
-    if (rows == 1)
+    if (rows == 1 && panels == 1)
         run_f32_one(acc, w, x, n);
+    else if (rows == 1)
+        run_f32(acc, w, x, n, 1, panels);
     else if (rows == 2)
-        run_f32(acc, w, x, n, 2);
-    else if (rows == 4)
-        run_f32(acc, w, x, n, 4);
+        run_f32(acc, w, x, n, 2, panels);
     else
-        run_f32(acc, w, x, n, TILE_ROWS);
+        run_f32(acc, w, x, n, TILE_ROWS, panels);
+}
+
+static void run_f32_tile(float *acc, const float *w, const float *x, int n, int rows, int panels)
+{
+    if (panels == 1)
+        run_f32_panels(acc, w, x, n, rows, 1);
+    else
+        run_f32_panels(acc, w, x, n, rows, TILE_PANELS);
+}
+
+/* Tiles of rows side by side: [cols, rows of the tile]. */
+static void pack_f32(float *packed, const act *x, int first, int n)
+{
+    size_t cols = (size_t)x->n_cols;
+    for (int r = 0, m; r < n; r += m, packed += (size_t)m * cols) {
+        m = tile_rows(n - r);
+        for (int i = 0; i < m; i++) {
+            const float *from = x->x + (size_t)(first + r + i) * x->stride;
+            for (size_t k = 0; k < cols; k++) packed[k * (size_t)m + (size_t)i] = from[k];
+        }
+    }
 }
 
 /* Rows [first, first + n) of x. */
@@ -115,35 +142,36 @@ static void f32_rows(const matmul_args *a, int first, int n)
     int cols = a->w->n_cols;
     const quant_format *f = quant_formats[a->w->type];
     uint8_t *at = a->scratch;
-    float *w = scratch_take(&at, (size_t)F32_CHUNK * LANES * 4);
+    float *w = scratch_take(&at, (size_t)F32_CHUNK * LANES * TILE_PANELS * 4);
     float *rows = scratch_take(&at, ((size_t)F32_CHUNK + 4) * LANES * 4);
-    float *acc = scratch_take(&at, (size_t)n * LANES * 4);
-    float *packed = scratch_take(&at, (size_t)n * (size_t)cols * 4); // tiles of [cols, rows]
-    for (int r = 0, m; r < n; r += m) {
-        m = tile_rows(n - r);
-        float *tile = packed + (size_t)r * (size_t)cols;
-        for (int i = 0; i < m; i++) {
-            const float *x = a->x->x + (size_t)(first + r + i) * a->x->stride;
-            for (int k = 0; k < cols; k++) tile[(size_t)k * m + i] = x[k];
-        }
-    }
-    for (int o = a->begin; o < a->end; o += LANES) {
-        int outputs = a->w->n_rows - o < LANES ? a->w->n_rows - o : LANES;
-        const uint8_t *p = a->w->data + (size_t)o * a->w->row_bytes;
-        memset(acc, 0, (size_t)n * LANES * sizeof(float));
+    float *acc = scratch_take(&at, (size_t)n * LANES * TILE_PANELS * 4);
+    float *packed = scratch_take(&at, (size_t)n * (size_t)cols * 4);
+    pack_f32(packed, a->x, first, n);
+    for (int o = a->begin, panels; o < a->end; o += panels * LANES) {
+        panels = n > 1 && a->end - o > (TILE_PANELS - 1) * LANES ? TILE_PANELS : 1;
+        memset(acc, 0, (size_t)n * (size_t)panels * LANES * sizeof(float));
         for (int k = 0; k < cols; k += F32_CHUNK) {
             int m = cols - k < F32_CHUNK ? cols - k : F32_CHUNK, tile;
-            store_panel(w, a->w->type, p + (size_t)(k / f->block_size) * f->block_bytes,
-                        a->w->row_bytes, outputs, m, rows);
+            for (int p = 0; p < panels; p++) {
+                int out = o + p * LANES, left = a->w->n_rows - out;
+                store_panel(w + (size_t)p * F32_CHUNK * LANES, a->w->type,
+                            a->w->data + (size_t)out * a->w->row_bytes +
+                                (size_t)(k / f->block_size) * (size_t)f->block_bytes,
+                            a->w->row_bytes, left < LANES ? left : LANES, m, rows);
+            }
             for (int r = 0; r < n; r += tile) {
                 tile = tile_rows(n - r);
-                run_f32_tile(acc + r * LANES, w,
-                             packed + (size_t)r * (size_t)cols + (size_t)k * tile, m, tile);
+                run_f32_tile(acc + (size_t)r * (size_t)panels * LANES, w,
+                             packed + (size_t)r * (size_t)cols + (size_t)k * (size_t)tile, m, tile,
+                             panels);
             }
         }
         for (int r = 0; r < n; r++)
-            vf_store_n(a->y + (size_t)(first + r) * a->y_stride + o, vf_load(acc + r * LANES),
-                       outputs);
+            for (int p = 0; p < panels; p++) {
+                int out = o + p * LANES, left = a->w->n_rows - out;
+                vf_store_n(a->y + (size_t)(first + r) * a->y_stride + out,
+                           vf_load(acc + (r * panels + p) * LANES), left < LANES ? left : LANES);
+            }
     }
 }
 

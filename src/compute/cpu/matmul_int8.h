@@ -52,8 +52,9 @@ typedef struct panel_chunk {
 
 /* ---- one block ---- */
 
+/* acc [rows, panels] += one block of `panels` panels; w [panels, 8], scale and min [panels, 32 / sub]. */
 KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const vf *min, shape f,
-                                 const x_tile *x, int block, int rows)
+                                  const x_tile *x, int block, int rows, int panels)
 {
     int subs = 32 / f.sub, width = dot_width(f.w_max);
     size_t step = (size_t)rows * 4;
@@ -61,18 +62,24 @@ KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const v
     const float *x_scale = x->scale + (size_t)block * (size_t)rows;
     KERNEL_UNROLL for (int s = 0; s < subs; s++) {
         size_t at = (size_t)(block * subs + s) * (size_t)rows;
-        vi dot[TILE_ROWS];
+        vi dot[TILE_ROWS * TILE_PANELS];
         KERNEL_UNROLL for (int r = 0; r < rows; r++)
-            dot[r] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
+            KERNEL_UNROLL for (int p = 0; p < panels; p++)
+                dot[r * panels + p] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
         KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
             KERNEL_UNROLL for (int r = 0; r < rows; r++)
-                dot[r] = vi_dot(dot[r], w + j, q + (size_t)j * step + r * 4, step, width, f.w_max);
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) {
-            vf xs = vf_set1(x_scale[r]);
-            acc[r] = vf_fma(vf_mul(scale[s], xs), vi_to_vf(dot[r]), acc[r]);
-            if (f.has_min)
-                acc[r] = vf_fma(min[s], vf_set1(x->sum[at + (size_t)r]), acc[r]);
-        }
+                KERNEL_UNROLL for (int p = 0; p < panels; p++) {
+                    vi *d = &dot[r * panels + p];
+                    *d = vi_dot(*d, w + p * 8 + j, q + (size_t)j * step + r * 4, step, width,
+                                f.w_max);
+                }
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
+            KERNEL_UNROLL for (int p = 0; p < panels; p++) {
+                vf *a = &acc[r * panels + p];
+                vf ws = vf_mul(scale[p * subs + s], vf_set1(x_scale[r]));
+                *a = vf_fma(ws, vi_to_vf(dot[r * panels + p]), *a);
+                if (f.has_min) *a = vf_fma(min[p * subs + s], vf_set1(x->sum[at + (size_t)r]), *a);
+            }
     }
 }
 
@@ -88,7 +95,7 @@ typedef struct sink {
 KERNEL_INLINE void emit(const sink *s, int block, const vi *w, const vf *scale, const vf *min)
 {
     if (s->rows) {
-        multiply_block(s->acc, w, scale, min, s->f, s->x, block, s->rows);
+        multiply_block(s->acc, w, scale, min, s->f, s->x, block, s->rows, 1);
         return;
     }
     KERNEL_UNROLL for (int j = 0; j < 8; j++) vi_store(s->out.w + ((size_t)block * 8 + j) * LANES * 4, w[j]);
@@ -351,37 +358,49 @@ UNIT_FORMATS(X)
 /* ---- tiles over a stored chunk ---- */
 
 KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, shape f,
-                           int rows)
+                            int rows, int panels)
 {
-    vf sum[TILE_ROWS];
-    KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_load(acc + r * LANES);
+    vf sum[TILE_ROWS * TILE_PANELS];
+    int subs = 32 / f.sub;
+    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] = vf_load(acc + i * LANES);
     for (int b = 0; b < n_blocks; b++) {
-        int subs = 32 / f.sub;
-        vi w[8];
-        vf scale[2], min[2];
-        KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_load(c->w + ((size_t)b * 8 + j) * LANES * 4);
-        KERNEL_UNROLL for (int i = 0; i < subs; i++) {
-            scale[i] = vf_load(c->scale + (size_t)(b * subs + i) * LANES);
-            if (f.has_min) min[i] = vf_load(c->min + (size_t)(b * subs + i) * LANES);
+        vi w[8 * TILE_PANELS];
+        vf scale[2 * TILE_PANELS], min[2 * TILE_PANELS];
+        KERNEL_UNROLL for (int p = 0; p < panels; p++) {
+            KERNEL_UNROLL for (int j = 0; j < 8; j++)
+                w[p * 8 + j] = vi_load(c[p].w + ((size_t)b * 8 + (size_t)j) * LANES * 4);
+            KERNEL_UNROLL for (int i = 0; i < subs; i++) {
+                size_t at = (size_t)(b * subs + i) * LANES;
+                scale[p * subs + i] = vf_load(c[p].scale + at);
+                if (f.has_min) min[p * subs + i] = vf_load(c[p].min + at);
+            }
         }
-        multiply_block(sum, w, scale, min, f, x, b, rows);
+        multiply_block(sum, w, scale, min, f, x, b, rows, panels);
     }
-    KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);
+    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) vf_store(acc + i * LANES, sum[i]);
 }
 
-typedef void tile_fn(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows);
+typedef void tile_fn(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows,
+                     int panels);
 
 #define TILE_FN(name, shp)                                                                         \
-    static void name(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows)    \
+    KERNEL_INLINE void name##_panels(float *acc, const panel_chunk *c, const x_tile *x,            \
+                                     int n_blocks, int rows, int panels)                           \
     {                                                                                              \
         if (rows == 1)                                                                             \
-            run_tile(acc, c, x, n_blocks, shp, 1);                                                 \
+            run_tile(acc, c, x, n_blocks, shp, 1, panels);                                         \
         else if (rows == 2)                                                                        \
-            run_tile(acc, c, x, n_blocks, shp, 2);                                                 \
-        else if (rows == 4)                                                                        \
-            run_tile(acc, c, x, n_blocks, shp, 4);                                                 \
+            run_tile(acc, c, x, n_blocks, shp, 2, panels);                                         \
         else                                                                                       \
-            run_tile(acc, c, x, n_blocks, shp, TILE_ROWS);                                         \
+            run_tile(acc, c, x, n_blocks, shp, TILE_ROWS, panels);                                 \
+    }                                                                                              \
+    static void name(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows,    \
+                     int panels)                                                                   \
+    {                                                                                              \
+        if (panels == 1)                                                                           \
+            name##_panels(acc, c, x, n_blocks, rows, 1);                                           \
+        else                                                                                       \
+            name##_panels(acc, c, x, n_blocks, rows, TILE_PANELS);                                 \
     }
 TILE_FN(tile_u4m, SHAPE_U4M)
 TILE_FN(tile_u5m, SHAPE_U5M)
@@ -498,14 +517,32 @@ static int8_format int8_format_of(dtype type)
 
 static bool reads_by_vectors(dtype type) { return int8_format_of(type).store != NULL; }
 
-/* The panel's rows: in the file, or for the last ones with rows of zeros in a copy. */
-static const uint8_t *panel_rows(const tensor *w, int o, int n_rows, uint8_t *copy)
+/* The last panel's rows followed by zeros. */
+static const uint8_t *last_rows(const tensor *w, int o, uint8_t *copy)
 {
-    const uint8_t *p = w->data + (size_t)o * w->row_bytes;
-    if (n_rows == LANES) return p;
-    memset(copy, 0, LANES * w->row_bytes);
-    memcpy(copy, p, (size_t)n_rows * w->row_bytes);
+    size_t n = (size_t)(w->n_rows - o) * w->row_bytes;
+    memcpy(copy, w->data + (size_t)o * w->row_bytes, n);
+    memset(copy + n, 0, LANES * w->row_bytes - n);
     return copy;
+}
+
+typedef struct int8_scratch {
+    panel_chunk chunk[TILE_PANELS];
+    row_buffer rows;
+    uint8_t *copy; // [LANES, row_bytes]
+} int8_scratch;
+
+static int8_scratch take_scratch(uint8_t **at, const tensor *w)
+{
+    size_t n = INT8_CHUNK, scales = n / 16 * sizeof(float);
+    int8_scratch s;
+    for (int p = 0; p < TILE_PANELS; p++)
+        s.chunk[p] = (panel_chunk){scratch_take(at, n * LANES), scratch_take(at, scales * LANES),
+                                   scratch_take(at, scales * LANES)};
+    s.rows = (row_buffer){scratch_take(at, n * LANES), scratch_take(at, scales),
+                          scratch_take(at, scales)};
+    s.copy = scratch_take(at, LANES * w->row_bytes);
+    return s;
 }
 
 typedef struct tile_list {
@@ -513,45 +550,58 @@ typedef struct tile_list {
     int rows[256], n;
 } tile_list;
 
-/* One panel of outputs for the tiles, chunk by chunk of k. */
-static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, const uint8_t *p,
-                        int n_rows, const tile_list *x, const panel_chunk *c, const row_buffer *b)
+/* `panels` panels of outputs from o on for the tiles, chunk by chunk of k: acc [rows, panels, LANES]. */
+static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, int o, int panels,
+                        const tile_list *x, const int8_scratch *s)
 {
-    const quant_format *q = quant_formats[a->w->type];
+    const tensor *w = a->w;
+    const quant_format *q = quant_formats[w->type];
     tile_fn *run = tile_of(f->f);
-    for (int k = 0; k < a->w->n_cols; k += INT8_CHUNK) {
-        int n = a->w->n_cols - k < INT8_CHUNK ? a->w->n_cols - k : INT8_CHUNK;
-        const uint8_t *from = p + (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
-        if (f->store)
-            f->store(*c, from, a->w->row_bytes, n / 32);
-        else
-            store_any(*c, q, from, a->w->row_bytes, n_rows, n, b);
+    for (int k = 0; k < w->n_cols; k += INT8_CHUNK) {
+        int n = w->n_cols - k < INT8_CHUNK ? w->n_cols - k : INT8_CHUNK;
+        size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
+        for (int p = 0; p < panels; p++) {
+            int first = o + p * LANES, n_rows = w->n_rows - first < LANES ? w->n_rows - first : LANES;
+            const uint8_t *from = w->data + (size_t)first * w->row_bytes + at;
+            if (!f->store)
+                store_any(s->chunk[p], q, from, w->row_bytes, n_rows, n, &s->rows);
+            else if (n_rows == LANES)
+                f->store(s->chunk[p], from, w->row_bytes, n / 32);
+            else
+                f->store(s->chunk[p], last_rows(w, first, s->copy) + at, w->row_bytes, n / 32);
+        }
         float *sum = acc;
         for (int t = 0; t < x->n; t++) {
             size_t rows = (size_t)x->rows[t];
-            x_tile at = x->tile[t];
-            at.q += (size_t)k * rows;
-            at.scale += (size_t)(k / 32) * rows;
-            if (at.init) at.init += (size_t)(k / f->f.sub) * rows;
-            if (at.sum) at.sum += (size_t)(k / f->f.sub) * rows;
-            run(sum, c, &at, n / 32, (int)rows);
-            sum += rows * LANES;
+            x_tile xt = x->tile[t];
+            xt.q += (size_t)k * rows;
+            xt.scale += (size_t)(k / 32) * rows;
+            if (xt.init) xt.init += (size_t)(k / f->f.sub) * rows;
+            if (xt.sum) xt.sum += (size_t)(k / f->f.sub) * rows;
+            run(sum, s->chunk, &xt, n / 32, (int)rows, panels);
+            sum += rows * (size_t)panels * LANES;
         }
     }
+}
+
+static void store_outputs(const matmul_args *a, const float *acc, int first, int n, int o, int panels)
+{
+    for (int r = 0; r < n; r++)
+        for (int p = 0; p < panels; p++) {
+            int at = o + p * LANES, outputs = a->w->n_rows - at < LANES ? a->w->n_rows - at : LANES;
+            vf_store_n(a->y + (size_t)(first + r) * a->y_stride + at,
+                       vf_load(acc + (r * panels + p) * LANES), outputs);
+        }
 }
 
 /* Rows [first, first + n) of x. */
 static void int8_rows(const matmul_args *a, int first, int n)
 {
-    int8_format f = int8_format_of(a->w->type);
+    const tensor *w = a->w;
+    int8_format f = int8_format_of(w->type);
     uint8_t *at = a->scratch;
-    size_t cols = INT8_CHUNK;
-    panel_chunk c = {scratch_take(&at, cols * LANES), scratch_take(&at, cols / 16 * LANES * 4),
-                     scratch_take(&at, cols / 16 * LANES * 4)};
-    row_buffer b = {scratch_take(&at, cols * LANES), scratch_take(&at, cols / 16 * 4),
-                    scratch_take(&at, cols / 16 * 4)};
-    float *acc = scratch_take(&at, (size_t)n * LANES * sizeof(float));
-    uint8_t *copy = scratch_take(&at, LANES * a->w->row_bytes);
+    int8_scratch s = take_scratch(&at, w);
+    float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));
     bool few = f.few && (n == 1 || n == 2 || n == 4);
     tile_list x;
     x.n = 0;
@@ -559,20 +609,20 @@ static void int8_rows(const matmul_args *a, int first, int n)
         x.rows[x.n] = few ? n : tile_rows(n - r);
         x.tile[x.n] = pack_tile(a->x, first + r, x.rows[x.n], f.f, &at);
     }
-    for (int o = a->begin; o < a->end; o += LANES) {
-        int outputs = a->w->n_rows - o < LANES ? a->w->n_rows - o : LANES;
-        bool direct = f.store != NULL;
-        const uint8_t *p = direct ? panel_rows(a->w, o, outputs, copy)
-                                  : a->w->data + (size_t)o * a->w->row_bytes;
-        if (few) {
-            f.few(acc, p, a->w->row_bytes, a->w->n_cols / 32, x.tile, n);
-        } else {
-            memset(acc, 0, (size_t)n * LANES * sizeof(float));
-            panel_tiles(acc, &f, a, p, outputs, &x, &c, &b);
+    if (few) {
+        for (int o = a->begin; o < a->end; o += LANES) {
+            const uint8_t *p = w->n_rows - o < LANES ? last_rows(w, o, s.copy)
+                                                     : w->data + (size_t)o * w->row_bytes;
+            f.few(acc, p, w->row_bytes, w->n_cols / 32, x.tile, n);
+            store_outputs(a, acc, first, n, o, 1);
         }
-        for (int r = 0; r < n; r++)
-            vf_store_n(a->y + (size_t)(first + r) * a->y_stride + o, vf_load(acc + r * LANES),
-                       outputs);
+        return;
+    }
+    for (int o = a->begin, panels; o < a->end; o += panels * LANES) {
+        panels = a->end - o > (TILE_PANELS - 1) * LANES ? TILE_PANELS : 1;
+        memset(acc, 0, (size_t)n * (size_t)panels * LANES * sizeof(float));
+        panel_tiles(acc, &f, a, o, panels, &x, &s);
+        store_outputs(a, acc, first, n, o, panels);
     }
 }
 

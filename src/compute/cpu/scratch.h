@@ -7,7 +7,7 @@
 
 #include "compute/cpu/kernels.h"
 
-#define INT8_CHUNK 1024 // k of a panel that are unpacked at once: 16 KiB, half of a first-level cache
+#define INT8_CHUNK 512 // k of two panels unpacked at once: 16 KiB, half of a first-level cache
 #define F32_CHUNK 256
 
 static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most)

@@ -3,7 +3,8 @@
  * register, which the vec_<level>.h before them gives as
  *
  *   vf, vi         LANES floats, LANES dwords or 4 * LANES bytes: 16 with AVX-512, 8 with AVX2
- *   TILE_ROWS      rows of activations that a tile of accumulators takes in registers
+ *   TILE_ROWS, TILE_PANELS   rows of activations and panels of LANES outputs, the product of which
+ *                  a tile keeps in accumulators
  *   vi_rows        16 bytes from each of LANES / 4 places, `step` bytes apart
  *   vi_half        the low 16 bits of each dword, as binary16, to floats
  *   vi_bits_to_16  for bits `from` … from + 3 of a dword: 0x10 in byte i where bit i is set
@@ -43,7 +44,7 @@ KERNEL_INLINE void vf_store_n(float *p, vf a, int n)
     memcpy(p, part, (size_t)n * sizeof(float));
 }
 
-/* Cuts rows into tiles of TILE_ROWS, then 4, 2 and 1: the next tile's rows when `left` are left. */
+/* Cuts rows into tiles of TILE_ROWS, then 2 and 1: the next tile's rows when `left` are left. */
 KERNEL_INLINE int tile_rows(int left)
 {
     int rows = TILE_ROWS;

@@ -207,6 +207,7 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
 
 #define LANES 8
 #define TILE_ROWS 4
+#define TILE_PANELS 1
 #define SIGNED_OFFSET 0 // |w| times x with the sign of w: no offset
 
 typedef __m256 vf;
