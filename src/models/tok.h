@@ -10,6 +10,7 @@
  *   tok_build.c       what the loaders share
  *   tok_json.c        a JSON reader that leaves large tables unparsed
  *   tok_load_json.c   tokenizer.json            tok_load_gguf.c, tok_pre_names.c   GGUF metadata
+ *   tok_beside.c      both
  *
  * A step of any kind is a tok_step: a type and the few parameters that the types need.
  */
@@ -339,6 +340,9 @@ infer_status charsmap_read(tok_step *s, arena *a, const uint8_t *raw, size_t n, 
 
 /* tok_load_json.c */
 infer_status tok_load_json(tokenizer **out, const char *path, infer_error *err);
+/* tok_beside.c: replaces *t, read from a GGUF file, by the same vocabulary's tokenizer.json where one
+ * lies in the file's folder. *t stays valid after failure. */
+infer_status tok_beside(tokenizer **t, const char *gguf_path, infer_error *err);
 /* tok_pre_names.c: pre-tokenization that a GGUF file names */
 typedef struct pre_name {
     const char *names;          // separated by spaces

@@ -439,6 +439,7 @@ infer_status tokenizer_from_gguf(tokenizer **out, const gguf *g, infer_error *er
     loader l = {.g = g, .err = err};
     infer_status st = tok_new(&l.t, err);
     if (!st) st = load(&l);
+    if (!st) st = tok_beside(&l.t, gguf_path(g), err);
     if (st) {
         tokenizer_free(l.t);
         return st;

@@ -133,6 +133,19 @@ static infer_status put_cp(tok_work *w, bytes *out, uint32_t cp)
     return bytes_add(out, c, (size_t)utf8_encode(cp, c), w->err);
 }
 
+// Compatibility forms that are younger than the reference's tables (Unicode 12.0), which leave these
+// characters as they are. Canonical forms do not change.
+static bool compat_is_younger(uint32_t cp)
+{
+    static const struct {
+        uint32_t from, to;
+    } young[] = {{0x32FF, 0x32FF}, {0xA7F2, 0xA7F4}, {0xAB69, 0xAB69}, {0x10781, 0x107BA},
+                 {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+    for (int i = 0; i < COUNT_OF(young); i++)
+        if (cp >= young[i].from && cp <= young[i].to) return true;
+    return false;
+}
+
 static infer_status unicode_form(tok_work *w, const bytes *in, bytes *out, bool compose, bool compat)
 {
     if (all_ascii(in)) return bytes_add(out, in->p, in->n, w->err);
@@ -145,6 +158,10 @@ static infer_status unicode_form(tok_work *w, const bytes *in, bytes *out, bool 
         i += (size_t)utf8_decode(in->p + i, in->n - i, &cp);
         GROW(st, w->cps, w->cps_cap, n + 32, w->err); // the longest decomposition is 18
         if (st) return st;
+        if (compat && compat_is_younger(cp)) {
+            w->cps[n++] = (int32_t)cp;
+            continue;
+        }
         utf8proc_ssize_t k = utf8proc_decompose_char((utf8proc_int32_t)cp, w->cps + n, 32, o, NULL);
         if (k < 0 || k > 32) w->cps[n] = (int32_t)cp, k = 1;
         n += (size_t)k;
@@ -227,7 +244,7 @@ static infer_status char_bert(tok_work *w, const tok_step *s, bytes *out, uint32
         utf8proc_category_t c = category(cp);
         bool blank = cp == 9 || cp == 10 || cp == 13;
         if (cp == 0 || cp == 0xFFFD) return INFER_OK;
-        if (!blank && (c >= UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CN)) return INFER_OK;
+        if (!blank && c >= UTF8PROC_CATEGORY_CC) return INFER_OK; // unassigned ones stay
         if (blank || cp_is_space(cp)) cp = ' ';
     }
     if (!s->chinese || !is_chinese(cp)) return put_cp(w, out, cp);

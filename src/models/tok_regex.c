@@ -23,7 +23,7 @@
 #define NO_SPACES "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}" \
                   "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}" \
                   "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" // Latin-1 as Oniguruma has it
 
 struct tok_regex {
     pcre2_code *code;     // NULL: a literal
