@@ -25,8 +25,8 @@
 #include "base/utf8.h"
 #include "models/tokenizer.h"
 
-#define TOK_MAX_ID (1 << 22)     // ids below this; a small file shall not ask for gigabytes
-#define TOK_MAX_TEXT (1u << 30)  // bytes of one text
+#define TOK_MAX_ID (1 << 22)    // ids below this; a small file shall not ask for gigabytes
+#define TOK_MAX_TEXT (1u << 30) // bytes of one text
 
 #define TRY(x)                                                                                     \
     do {                                                                                           \
@@ -44,7 +44,7 @@
 
 typedef gguf_text text;
 
-/* ---- growing bytes ---------------------------------------------------------------------------- */
+/* ---- growing bytes ----------------------------------------------------------------------- */
 
 typedef struct bytes {
     char *p;
@@ -65,13 +65,13 @@ static inline infer_status bytes_add(bytes *b, const char *s, size_t n, infer_er
     return INFER_OK;
 }
 
-/* ---- tables (tok_vocab.c) ------------------------------------------------------------------------ */
+/* ---- tables (tok_vocab.c) ---------------------------------------------------------------- */
 
 enum {
     TOK_PRESENT = 1, // the id is in the vocabulary
     TOK_SPECIAL = 2, // left out by skip_special
     TOK_ADDED = 4,
-    TOK_END = 8,     // ends generation
+    TOK_END = 8, // ends generation
 };
 
 typedef struct tok_entry {
@@ -85,9 +85,9 @@ typedef struct str_map {
 } str_map;
 
 typedef struct pair_slot {
-    int32_t a, b;   // a < 0: free
+    int32_t a, b; // a < 0: free
     uint32_t rank;
-    int32_t id;     // of the merged token
+    int32_t id; // of the merged token
 } pair_slot;
 typedef struct pair_map {
     pair_slot *slots;
@@ -98,7 +98,7 @@ typedef struct pair_map {
 typedef struct trie {
     uint64_t *slots;
     uint32_t mask, n_nodes;
-    int32_t *value;     // [n_nodes], -1: none
+    int32_t *value; // [n_nodes], -1: none
     size_t value_cap;
     uint32_t first[256]; // children of the root, 0: none
 } trie;
@@ -140,7 +140,7 @@ static inline const pair_slot *pair_map_find(const pair_map *m, int32_t a, int32
     }
 }
 
-/* ---- regular expressions (tok_regex.c) ---------------------------------------------------------------- */
+/* ---- regular expressions (tok_regex.c) --------------------------------------------------- */
 
 typedef struct tok_regex tok_regex;
 typedef struct regex_scratch regex_scratch; // one thread's working memory
@@ -161,43 +161,74 @@ infer_status regex_next(const tok_regex *re, regex_scratch *x, const char *s, si
 /* The string of a literal, NULL for a pattern. */
 const char *regex_literal(const tok_regex *re, size_t *n);
 
-/* ---- steps ------------------------------------------------------------------------------------------------ */
+/* ---- steps ------------------------------------------------------------------------------- */
 
 typedef enum tok_step_type {
     /* normalizers */
-    NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_LOWERCASE, NORM_STRIP, NORM_STRIP_ACCENTS,
-    NORM_REPLACE, NORM_PREPEND, NORM_NMT, NORM_PRECOMPILED, NORM_BERT, NORM_BYTE_LEVEL,
+    NORM_NFC,
+    NORM_NFD,
+    NORM_NFKC,
+    NORM_NFKD,
+    NORM_LOWERCASE,
+    NORM_STRIP,
+    NORM_STRIP_ACCENTS,
+    NORM_REPLACE,
+    NORM_PREPEND,
+    NORM_NMT,
+    NORM_PRECOMPILED,
+    NORM_BERT,
+    NORM_BYTE_LEVEL,
     /* pre-tokenizers */
-    PRE_BYTE_LEVEL, PRE_SPLIT, PRE_DIGITS, PRE_METASPACE, PRE_WHITESPACE, PRE_WHITESPACE_SPLIT,
-    PRE_PUNCTUATION, PRE_CHAR_DELIMITER, PRE_BERT, PRE_FIXED_LENGTH,
+    PRE_BYTE_LEVEL,
+    PRE_SPLIT,
+    PRE_DIGITS,
+    PRE_METASPACE,
+    PRE_WHITESPACE,
+    PRE_WHITESPACE_SPLIT,
+    PRE_PUNCTUATION,
+    PRE_CHAR_DELIMITER,
+    PRE_BERT,
+    PRE_FIXED_LENGTH,
     /* decoders */
-    DEC_BYTE_LEVEL, DEC_BYTE_FALLBACK, DEC_METASPACE, DEC_REPLACE, DEC_FUSE, DEC_STRIP,
-    DEC_WORDPIECE, DEC_BPE, DEC_JOIN,
+    DEC_BYTE_LEVEL,
+    DEC_BYTE_FALLBACK,
+    DEC_METASPACE,
+    DEC_REPLACE,
+    DEC_FUSE,
+    DEC_STRIP,
+    DEC_WORDPIECE,
+    DEC_BPE,
+    DEC_JOIN,
     /* post-processors */
     POST_TEMPLATE,
 } tok_step_type;
 
-typedef enum split_behavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_PREVIOUS, SPLIT_MERGED_NEXT,
-                              SPLIT_CONTIGUOUS } split_behavior;
+typedef enum split_behavior {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_MERGED_PREVIOUS,
+    SPLIT_MERGED_NEXT,
+    SPLIT_CONTIGUOUS
+} split_behavior;
 typedef enum prepend_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend_scheme;
 
 typedef struct tok_step {
     tok_step_type type;
-    tok_regex *re;          // SPLIT, REPLACE; BYTE_LEVEL with its own pattern, WHITESPACE
-    text s;                 // content, replacement, prefix, suffix
+    tok_regex *re; // SPLIT, REPLACE; BYTE_LEVEL with its own pattern, WHITESPACE
+    text s;        // content, replacement, prefix, suffix
     split_behavior behavior;
     bool invert;
-    bool left, right;       // STRIP
-    bool prefix_space;      // BYTE_LEVEL
-    bool individual;        // DIGITS
-    bool split;             // METASPACE
-    bool cleanup;           // WORDPIECE
+    bool left, right;                    // STRIP
+    bool prefix_space;                   // BYTE_LEVEL
+    bool individual;                     // DIGITS
+    bool split;                          // METASPACE
+    bool cleanup;                        // WORDPIECE
     bool clean, chinese, accents, lower; // BERT
-    prepend_scheme scheme;  // METASPACE
-    int start, stop;        // STRIP of decoders; FIXED_LENGTH: start
-    const uint32_t *units;  // PRECOMPILED: the double array ...
+    prepend_scheme scheme;               // METASPACE
+    int start, stop;                     // STRIP of decoders; FIXED_LENGTH: start
+    const uint32_t *units;               // PRECOMPILED: the double array ...
     size_t n_units;
-    const int32_t *pieces;  // TEMPLATE: ids, -1 where the text goes
+    const int32_t *pieces; // TEMPLATE: ids, -1 where the text goes
     size_t n_pieces;
 } tok_step;
 
@@ -212,18 +243,23 @@ typedef struct added_token {
     bool special, single_word, lstrip, rstrip, normalized;
 } added_token;
 
-typedef enum tok_model_type { MODEL_BPE, MODEL_SPM, MODEL_UNIGRAM, MODEL_WORDPIECE,
-                              MODEL_WORDLEVEL } tok_model_type;
+typedef enum tok_model_type {
+    MODEL_BPE,
+    MODEL_SPM,
+    MODEL_UNIGRAM,
+    MODEL_WORDPIECE,
+    MODEL_WORDLEVEL
+} tok_model_type;
 
 struct tokenizer {
     arena mem;
-    char *pool;               // all entries' bytes
-    tok_entry *entries;       // [n_ids]
-    uint8_t *flags;           // [n_ids] TOK_*
-    int n_ids;                // largest id + 1
-    uint32_t longest;         // bytes of the longest entry
-    text *shown;              // [n_ids] what decoding sees in place of the entry where s is set: an
-                              // added token's normalized form; NULL where there is none
+    char *pool;         // all entries' bytes
+    tok_entry *entries; // [n_ids]
+    uint8_t *flags;     // [n_ids] TOK_*
+    int n_ids;          // largest id + 1
+    uint32_t longest;   // bytes of the longest entry
+    text *shown;        // [n_ids] what decoding sees in place of the entry where s is set: an
+                        // added token's normalized form; NULL where there is none
 
     step_list norms, pres, posts, decoders;
     added_token *added;
@@ -231,27 +267,27 @@ struct tokenizer {
     trie added_raw, added_normalized; // values are indices into added
 
     tok_model_type model;
-    str_map vocab;            // the model's entries
-    str_map added_map;        // contents of added tokens
+    str_map vocab;     // the model's entries
+    str_map added_map; // contents of added tokens
     pair_map merges;
-    float *scores;            // [n_ids] SPM, ...
-    double *scores64;         // ... UNIGRAM
+    float *scores;    // [n_ids] SPM, ...
+    double *scores64; // ... UNIGRAM
     double min_score;
-    trie pieces;              // UNIGRAM
-    int32_t char_id[512];     // entry of a lone character below U+0200, -1: none
-    int32_t byte_id[256];     // <0x..>, -1: none
+    trie pieces;          // UNIGRAM
+    int32_t char_id[512]; // entry of a lone character below U+0200, -1: none
+    int32_t byte_id[256]; // <0x..>, -1: none
     bool byte_fallback, fuse_unk, ignore_merges;
-    int32_t unk;              // -1: none
+    int32_t unk;                      // -1: none
     text subword_prefix, word_suffix; // continuing_subword_prefix, end_of_word_suffix
-    text first_prefix;        // WordPiece in GGUF: what a word's first piece starts with
-    int max_word_chars;       // WordPiece
+    text first_prefix;                // WordPiece in GGUF: what a word's first piece starts with
+    int max_word_chars;               // WordPiece
 
     int32_t bos, eos;
     bool adds_bos, adds_eos;
     char *chat_template;
 };
 
-/* ---- working memory of one encoding ------------------------------------------------------------------------ */
+/* ---- working memory of one encoding ------------------------------------------------------ */
 
 typedef struct piece {
     uint32_t at, n;
@@ -280,11 +316,11 @@ typedef struct tok_work {
     const tokenizer *t;
     infer_error *err;
     regex_scratch *regex;
-    bytes norm[2];          // a segment through the normalizers
-    bytes text[2];          // and through the pre-tokenizers, with ...
-    piece_list pieces[2];   // ... its pieces
-    piece_list spans;       // matches of a split; first tells a match
-    int32_t *cps;           // NFC and its like
+    bytes norm[2];        // a segment through the normalizers
+    bytes text[2];        // and through the pre-tokenizers, with ...
+    piece_list pieces[2]; // ... its pieces
+    piece_list spans;     // matches of a split; first tells a match
+    int32_t *cps;         // NFC and its like
     size_t cps_cap;
     symbol *symbols;
     size_t symbols_cap;
@@ -308,7 +344,7 @@ infer_status unigram_encode(tok_work *w, const char *s, size_t n);
 infer_status work_id(tok_work *w, int32_t id);
 void work_free(tok_work *w);
 
-/* ---- characters ------------------------------------------------------------------------------------------------ */
+/* ---- characters -------------------------------------------------------------------------- */
 
 bool cp_is_space(uint32_t cp);   // White_Space
 bool cp_is_word(uint32_t cp);    // \w
@@ -319,7 +355,7 @@ bool cp_is_mark(uint32_t cp);    // M*
 uint32_t byte_to_cp(unsigned char b);
 int cp_to_byte(uint32_t cp);
 
-/* ---- building ------------------------------------------------------------------------------------------------------ */
+/* ---- building ---------------------------------------------------------------------------- */
 
 /* What both loaders fill; then tok_finish. */
 infer_status tok_new(tokenizer **out, infer_error *err);
@@ -327,8 +363,8 @@ infer_status tok_new(tokenizer **out, infer_error *err);
 tok_step *step_add(step_list *l, tok_step_type type, infer_error *err);
 /* Room for n_ids entries and pool_bytes bytes. */
 infer_status tok_reserve(tokenizer *t, size_t n_ids, size_t pool_bytes, infer_error *err);
-/* Tables that depend on the entries: characters, bytes, added tokens, ends. Takes `added`, which lies
- * in t->mem. */
+/* Tables that depend on the entries: characters, bytes, added tokens, ends. Takes `added`, which
+ * lies in t->mem. */
 infer_status tok_finish(tokenizer *t, infer_error *err);
 /* Parses <0xAB>; -1: something else. */
 int byte_token(const char *s, size_t n);
@@ -340,13 +376,15 @@ infer_status charsmap_read(tok_step *s, arena *a, const uint8_t *raw, size_t n, 
 
 /* tok_load_json.c */
 infer_status tok_load_json(tokenizer **out, const char *path, infer_error *err);
-/* tok_beside.c: replaces *t, read from a GGUF file, by the same vocabulary's tokenizer.json where one
- * lies in the file's folder. *t stays valid after failure. */
+/* From the text of a tokenizer.json alone. */
+infer_status tok_load_json_text(tokenizer **out, const char *s, size_t n, infer_error *err);
+/* tok_beside.c: replaces *t, read from a GGUF file, by the same vocabulary's tokenizer.json where
+ * one lies in the file's folder. *t stays valid after failure. */
 infer_status tok_beside(tokenizer **t, const char *gguf_path, infer_error *err);
 /* tok_pre_names.c: pre-tokenization that a GGUF file names */
 typedef struct pre_name {
-    const char *names;          // separated by spaces
-    const char *patterns[5];    // each an isolated split, in order
+    const char *names;       // separated by spaces
+    const char *patterns[5]; // each an isolated split, in order
     bool nfc, ignore_merges, add_bos;
 } pre_name;
 const pre_name *pre_name_find(const char *s, size_t n);

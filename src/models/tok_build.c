@@ -6,12 +6,37 @@
 
 // Tokens that end an answer, whatever the file says of its end-of-text token.
 static const char *const end_tokens[] = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>",
-    "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end_of_turn|>",
-    "<|END_OF_TURN_TOKEN|>", "<EOT>", "_<EOT>", "< EOT >", "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81"
-    "sentence\xEF\xBD\x9C>", "</s>", "<eos>", "<end_of_utterance>", "<|eot|>", "[EOT]", "[EOS]",
-    "<|end_of_role|>", "<seed:eos>", "<\xEF\xBD\x9C" "hy_place\xE2\x96\x81holder\xE2\x96\x81no\xE2\x96\x81"
-    "2\xEF\xBD\x9C>", "[|endofturn|]", "<|role_end|>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|end_of_turn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<EOT>",
+    "_<EOT>",
+    "< EOT >",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81"
+    "sentence\xEF\xBD\x9C>",
+    "</s>",
+    "<eos>",
+    "<end_of_utterance>",
+    "<|eot|>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_role|>",
+    "<seed:eos>",
+    "<\xEF\xBD\x9C"
+    "hy_place\xE2\x96\x81holder\xE2\x96\x81no\xE2\x96\x81"
+    "2\xEF\xBD\x9C>",
+    "[|endofturn|]",
+    "<|role_end|>",
 };
 
 infer_status tok_new(tokenizer **out, infer_error *err)
@@ -25,7 +50,8 @@ infer_status tok_new(tokenizer **out, infer_error *err)
 
 static void steps_free(step_list *l)
 {
-    for (size_t i = 0; i < l->n; i++) regex_free(l->v[i].re);
+    for (size_t i = 0; i < l->n; i++)
+        regex_free(l->v[i].re);
     mem_free(l->v);
 }
 
@@ -50,7 +76,7 @@ tok_step *step_add(step_list *l, tok_step_type type, infer_error *err)
     if (l->n == 32) return error_set(err, INFER_LIMIT, "tokenizer: over 32 steps of a kind"), NULL;
     GROW(st, l->v, l->cap, l->n + 1, err);
     if (st) return NULL;
-    l->v[l->n] = (tok_step){.type = type};
+    l->v[l->n] = (tok_step){ .type = type };
     return &l->v[l->n++];
 }
 
@@ -74,8 +100,9 @@ int byte_token(const char *s, size_t n)
     if (n != 6 || memcmp(s, "<0x", 3) || s[5] != '>') return -1;
     for (int i = 3; i < 5; i++) {
         char c = s[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                                                 : -1;
+        int d = c >= '0' && c <= '9'                 ? c - '0'
+                : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                     : -1;
         if (d < 0) return -1;
         v = v * 16 + d;
     }
@@ -89,14 +116,14 @@ static infer_status show_normalized(tokenizer *t, const added_token *a, const by
     if (!t->shown) t->shown = arena_zero(&t->mem, (size_t)t->n_ids, sizeof *t->shown);
     char *s = arena_strndup(&t->mem, b->p, b->n);
     if (!t->shown || !s) return error_set(err, INFER_NOMEM, "added tokens");
-    t->shown[a->id] = (text){s, b->n};
+    t->shown[a->id] = (text){ s, b->n };
     if (b->n > t->longest) t->longest = (uint32_t)b->n;
     return INFER_OK;
 }
 
 static infer_status added_tables(tokenizer *t, infer_error *err)
 {
-    tok_work w = {.t = t, .err = err};
+    tok_work w = { .t = t, .err = err };
     infer_status st = INFER_OK;
     TRY(str_map_init(&t->added_map, &t->mem, t->n_added, err));
     if (t->norms.n) TRY(regex_scratch_new(&w.regex, err));
@@ -145,7 +172,7 @@ infer_status tok_finish(tokenizer *t, infer_error *err)
     }
     for (int b = 0; t->model != MODEL_SPM && b < 256; b++) {
         static const char hex[] = "0123456789ABCDEF";
-        char s[6] = {'<', '0', 'x', hex[b >> 4], hex[b & 15], '>'};
+        char s[6] = { '<', '0', 'x', hex[b >> 4], hex[b & 15], '>' };
         t->byte_id[b] = str_map_find(&t->vocab, t, s, 6);
     }
     TRY(added_tables(t, err));

@@ -1,15 +1,15 @@
 /*
  * tok_decode.c: from ids back to text, in streaming steps.
  *
- * A decoder is a chain of stages. A stage receives the tokens of the one before it as fragments (whole
- * UTF-8 characters, the first and the last of a token marked) and passes fragments on; what it cannot
- * decide yet it holds. tok_decode pushes all ids and then the end; tok_stream does the same with a
- * pause after each id, so that both give the same text by construction.
+ * A decoder is a chain of stages. A stage receives the tokens of the one before it as fragments
+ * (whole UTF-8 characters, the first and the last of a token marked) and passes fragments on; what
+ * it cannot decide yet it holds. tok_decode pushes all ids and then the end; tok_stream does the
+ * same with a pause after each id, so that both give the same text by construction.
  *
- * Held text: ByteLevel the bytes of an unfinished character, ByteFallback the run of byte tokens (one
- * invalid byte turns all of it into U+FFFD), Replace what may become a match, Strip what may be
- * stripped, WordPiece, BPE and a Replace by pattern the whole token. A stream's buffers are made once:
- * should a run outgrow them (HOLD bytes), what is held is decided as if the run ended there.
+ * Held text: ByteLevel the bytes of an unfinished character, ByteFallback the run of byte tokens
+ * (one invalid byte turns all of it into U+FFFD), Replace what may become a match, Strip what may
+ * be stripped, WordPiece, BPE and a Replace by pattern the whole token. A stream's buffers are made
+ * once: should a run outgrow them (HOLD bytes), what is held is decided as if the run ended there.
  */
 #include "models/tok.h"
 
@@ -18,12 +18,12 @@
 
 typedef struct stage {
     const tok_step *step;
-    bytes hold;        // see above
-    bytes whole;       // a token that arrives in fragments and is needed whole
-    uint64_t index;    // tokens begun so far
-    bool began;        // has passed the beginning of its token on (stages that give one token)
-    int left;          // STRIP: characters that may still go at the token's start
-    size_t pending;    // STRIP: characters held at the token's end
+    bytes hold;     // see above
+    bytes whole;    // a token that arrives in fragments and is needed whole
+    uint64_t index; // tokens begun so far
+    bool began;     // has passed the beginning of its token on (stages that give one token)
+    int left;       // STRIP: characters that may still go at the token's start
+    size_t pending; // STRIP: characters held at the token's end
 } stage;
 
 typedef struct decoder {
@@ -31,21 +31,23 @@ typedef struct decoder {
     stage v[MAX_STAGES];
     int n;
     bytes out;
-    bool fixed;        // buffers may not grow
+    bool fixed; // buffers may not grow
     bool skip_special;
     regex_scratch *regex;
     infer_status status;
     infer_error *err;
 } decoder;
 
-static const tok_step join_step = {.type = DEC_JOIN};
+static const tok_step join_step = { .type = DEC_JOIN };
 
 static void pass(decoder *d, int i, const char *s, size_t n, bool begin, bool end);
 
 static void append(decoder *d, bytes *b, const char *s, size_t n)
 {
-    if (d->fixed && n > b->cap - b->n) n = b->cap - b->n; // callers keep within the room
-    else if (!d->fixed && !d->status) d->status = bytes_room(b, n, d->err);
+    if (d->fixed && n > b->cap - b->n)
+        n = b->cap - b->n; // callers keep within the room
+    else if (!d->fixed && !d->status)
+        d->status = bytes_room(b, n, d->err);
     if (d->status || !n) return;
     memcpy(b->p + b->n, s, n);
     b->n += n;
@@ -56,9 +58,10 @@ static bool no_room(const decoder *d, const bytes *b, size_t n)
     return d->fixed && b->cap - b->n < n;
 }
 
-// ---- stages that see whole tokens ---------------------------------------------------------------------
+// ---- stages that see whole tokens -----------------------------------------------------------
 
-// Bytes of the ill-formed part at s that becomes one U+FFFD: a maximal subpart, as Unicode recommends.
+// Bytes of the ill-formed part at s that becomes one U+FFFD: a maximal subpart, as Unicode
+// recommends.
 static size_t bad_part(const char *s, size_t n)
 {
     unsigned char c = (unsigned char)s[0], d = n > 1 ? (unsigned char)s[1] : 0;
@@ -80,9 +83,12 @@ static void byte_level_flush(decoder *d, int i, bool end)
         uint32_t cp;
         int k;
         size_t e = done;
-        while (e < whole && (k = utf8_decode(s + e, whole - e, &cp)) > 0) e += (size_t)k;
-        if (e > done) pass(d, i + 1, s + done, e - done, begin, false);
-        else pass(d, i + 1, "\xEF\xBF\xBD", 3, begin, false);
+        while (e < whole && (k = utf8_decode(s + e, whole - e, &cp)) > 0)
+            e += (size_t)k;
+        if (e > done)
+            pass(d, i + 1, s + done, e - done, begin, false);
+        else
+            pass(d, i + 1, "\xEF\xBF\xBD", 3, begin, false);
         begin = false;
         done = e > done ? e : done + bad_part(s + done, whole - done);
     }
@@ -122,7 +128,8 @@ static void byte_run_flush(decoder *d, int i)
     if (utf8_valid(g->hold.p, n)) {
         pass(d, i + 1, g->hold.p, n, true, true);
     } else {
-        for (size_t j = 0; j < n; j++) pass(d, i + 1, "\xEF\xBF\xBD", 3, true, true);
+        for (size_t j = 0; j < n; j++)
+            pass(d, i + 1, "\xEF\xBF\xBD", 3, true, true);
     }
 }
 
@@ -143,7 +150,7 @@ static void byte_fallback(decoder *d, int i, const char *s, size_t n)
 static void replace_pattern(decoder *d, int i, const char *s, size_t n)
 {
     const tok_step *step = d->v[i].step;
-    regex_iter it = {0};
+    regex_iter it = { 0 };
     size_t done = 0, b = 0, e = 0;
     bool found = false, begin = true;
     while (!d->status) {
@@ -161,9 +168,9 @@ static void cleanup(bytes *b)
 {
     static const struct {
         const char *from, *to;
-    } rules[] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"},
-                 {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
-                 {" 're", "'re"}};
+    } rules[] = { { " .", "." },   { " ?", "?" },     { " !", "!" },    { " ,", "," },
+                  { " ' ", "'" },  { " n't", "n't" }, { " 'm", "'m" },  { " do not", " don't" },
+                  { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" } };
     for (int r = 0; r < COUNT_OF(rules); r++) {
         size_t nf = strlen(rules[r].from), nt = strlen(rules[r].to), o = 0;
         for (size_t j = 0; j < b->n;) {
@@ -185,8 +192,10 @@ static void wordpiece(decoder *d, int i, const char *s, size_t n)
     text pre = g->step->s;
     g->hold.n = 0;
     if (g->index > 1) {
-        if (n >= pre.n && !memcmp(s, pre.s, pre.n)) s += pre.n, n -= pre.n;
-        else append(d, &g->hold, " ", 1);
+        if (n >= pre.n && !memcmp(s, pre.s, pre.n))
+            s += pre.n, n -= pre.n;
+        else
+            append(d, &g->hold, " ", 1);
     }
     append(d, &g->hold, s, n);
     if (d->status) return;
@@ -203,7 +212,8 @@ static void bpe_flush(decoder *d, int i, bool last)
     bool begin = true;
     if (!g->began) return;
     for (;;) {
-        const char *hit = suf.n && n > done ? memmem(g->hold.p + done, n - done, suf.s, suf.n) : NULL;
+        const char *hit =
+            suf.n && n > done ? memmem(g->hold.p + done, n - done, suf.s, suf.n) : NULL;
         size_t at = hit ? (size_t)(hit - g->hold.p) : n;
         pass(d, i + 1, n ? g->hold.p + done : "", at - done, begin, !hit);
         begin = false;
@@ -230,7 +240,7 @@ static void whole_token(decoder *d, int i, const char *s, size_t n)
     }
 }
 
-// ---- stages that see fragments -------------------------------------------------------------------------
+// ---- stages that see fragments --------------------------------------------------------------
 
 static void metaspace(decoder *d, int i, const char *s, size_t n, bool begin, bool end)
 {
@@ -251,7 +261,8 @@ static void metaspace(decoder *d, int i, const char *s, size_t n, bool begin, bo
 static size_t match_begun(const char *s, size_t n, const char *lit, size_t n_lit)
 {
     size_t k = n < n_lit - 1 ? n : n_lit - 1;
-    while (k && memcmp(s + n - k, lit, k)) k--;
+    while (k && memcmp(s + n - k, lit, k))
+        k--;
     return k;
 }
 
@@ -302,14 +313,17 @@ static void strip(decoder *d, int i, const char *s, size_t n, bool begin, bool e
         }
     }
     size_t e = n, tail = 0; // the content characters at the end
-    while (g->step->stop && e >= c.n && !memcmp(s + e - c.n, c.s, c.n)) e -= c.n, tail++;
+    while (g->step->stop && e >= c.n && !memcmp(s + e - c.n, c.s, c.n))
+        e -= c.n, tail++;
     if (begin) pass(d, i + 1, "", 0, true, false);
     if (e) {
-        for (; g->pending; g->pending--) pass(d, i + 1, c.s, c.n, false, false);
+        for (; g->pending; g->pending--)
+            pass(d, i + 1, c.s, c.n, false, false);
         pass(d, i + 1, s, e, false, false);
     }
     g->pending += tail;
-    for (; g->pending > (size_t)g->step->stop; g->pending--) pass(d, i + 1, c.s, c.n, false, false);
+    for (; g->pending > (size_t)g->step->stop; g->pending--)
+        pass(d, i + 1, c.s, c.n, false, false);
     if (end) {
         g->pending = 0;
         pass(d, i + 1, "", 0, false, true);
@@ -338,7 +352,7 @@ static void pass(decoder *d, int i, const char *s, size_t n, bool begin, bool en
     case DEC_METASPACE: metaspace(d, i, s, n, begin, end); return;
     case DEC_STRIP: strip(d, i, s, n, begin, end); return;
     case DEC_REPLACE:
-        if (regex_literal(g->step->re, &(size_t){0})) {
+        if (regex_literal(g->step->re, &(size_t){ 0 })) {
             replace_literal(d, i, s, n, begin, end);
             return;
         }
@@ -381,13 +395,15 @@ static void push(decoder *d, int32_t id)
         pass(d, 0, t->pool + t->entries[id].at, t->entries[id].n, true, true);
 }
 
-static infer_status decoder_init(decoder *d, const tokenizer *t, bool skip_special, infer_error *err)
+static infer_status decoder_init(decoder *d, const tokenizer *t, bool skip_special,
+                                 infer_error *err)
 {
     memset(d, 0, sizeof *d);
     d->t = t;
     d->err = err;
     d->skip_special = skip_special;
-    for (size_t i = 0; i < t->decoders.n; i++) d->v[d->n++].step = &t->decoders.v[i];
+    for (size_t i = 0; i < t->decoders.n; i++)
+        d->v[d->n++].step = &t->decoders.v[i];
     if (!d->n) d->v[d->n++].step = &join_step;
     for (int i = 0; i < d->n; i++)
         if (d->v[i].step->type == DEC_REPLACE && !d->regex) TRY(regex_scratch_new(&d->regex, err));
@@ -401,8 +417,8 @@ infer_status tok_decode(const tokenizer *t, char **out, size_t *n, const int32_t
     infer_status st = decoder_init(&d, t, skip_special, err);
     for (size_t i = 0; i < n_ids && !st; i++)
         if (ids[i] < 0 || ids[i] >= t->n_ids)
-            st = error_set(err, INFER_ARGUMENT, "token %d at %zu: outside the vocabulary of %d", ids[i],
-                           i, t->n_ids);
+            st = error_set(err, INFER_ARGUMENT, "token %d at %zu: outside the vocabulary of %d",
+                           ids[i], i, t->n_ids);
     for (size_t i = 0; i < n_ids && !st; i++) {
         push(&d, ids[i]);
         st = d.status;
@@ -426,7 +442,7 @@ infer_status tok_decode(const tokenizer *t, char **out, size_t *n, const int32_t
     return error_clear(err);
 }
 
-// ---- streams ---------------------------------------------------------------------------------------------
+// ---- streams --------------------------------------------------------------------------------
 
 struct tok_stream {
     decoder d;
@@ -440,7 +456,8 @@ static bool pages(bytes *b, size_t n)
     return b->p != NULL;
 }
 
-infer_status tok_stream_new(tok_stream **out, const tokenizer *t, bool skip_special, infer_error *err)
+infer_status tok_stream_new(tok_stream **out, const tokenizer *t, bool skip_special,
+                            infer_error *err)
 {
     tok_stream *s = mem_zero(1, sizeof *s);
     if (!s) return error_set(err, INFER_NOMEM, "token stream");

@@ -16,13 +16,15 @@ typedef struct parser {
 static infer_status fail(parser *p, const char *what)
 {
     int line = 1;
-    for (const char *q = p->begin; q < p->p; q++) line += *q == '\n';
+    for (const char *q = p->begin; q < p->p; q++)
+        line += *q == '\n';
     return error_set(p->err, INFER_FORMAT, "%s: line %d: %s", p->name, line, what);
 }
 
 static void space(parser *p)
 {
-    while (p->p < p->end && (*p->p == ' ' || *p->p == '\n' || *p->p == '\t' || *p->p == '\r')) p->p++;
+    while (p->p < p->end && (*p->p == ' ' || *p->p == '\n' || *p->p == '\t' || *p->p == '\r'))
+        p->p++;
 }
 
 static int hex4(const char *s, const char *end)
@@ -31,8 +33,9 @@ static int hex4(const char *s, const char *end)
     if (end - s < 4) return -1;
     for (int i = 0; i < 4; i++) {
         char c = s[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                                                 : -1;
+        int d = c >= '0' && c <= '9'                 ? c - '0'
+                : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                     : -1;
         if (d < 0) return -1;
         v = v << 4 | d;
     }
@@ -75,7 +78,7 @@ static infer_status scan_string(parser *p, text *body, bool *plain)
             return fail(p, "unknown escape in a string");
         }
     }
-    *body = (text){s, (size_t)(p->p - s)};
+    *body = (text){ s, (size_t)(p->p - s) };
     p->p++;
     return INFER_OK;
 }
@@ -113,7 +116,7 @@ static infer_status string(parser *p, text *out)
     if (plain) return INFER_OK;
     char *s = arena_alloc(p->mem, out->n + 1, 1);
     if (!s) return error_set(p->err, INFER_NOMEM, "%s", p->name);
-    *out = (text){s, unescape(s, *out)};
+    *out = (text){ s, unescape(s, *out) };
     return INFER_OK;
 }
 
@@ -124,13 +127,15 @@ static infer_status number(parser *p, double *out)
     size_t n = 0;
     if (p->p < p->end && *p->p == '-') p->p++;
     const char *digits = p->p;
-    while (p->p < p->end && *p->p >= '0' && *p->p <= '9') p->p++;
+    while (p->p < p->end && *p->p >= '0' && *p->p <= '9')
+        p->p++;
     if (p->p == digits || (*digits == '0' && p->p - digits > 1)) return fail(p, "malformed value");
     bool whole = true;
     if (p->p < p->end && *p->p == '.') {
         const char *f = ++p->p;
         whole = false;
-        while (p->p < p->end && *p->p >= '0' && *p->p <= '9') p->p++;
+        while (p->p < p->end && *p->p >= '0' && *p->p <= '9')
+            p->p++;
         if (p->p == f) return fail(p, "malformed number");
     }
     if (p->p < p->end && (*p->p | 32) == 'e') {
@@ -138,13 +143,15 @@ static infer_status number(parser *p, double *out)
         p->p++;
         if (p->p < p->end && (*p->p == '+' || *p->p == '-')) p->p++;
         const char *f = p->p;
-        while (p->p < p->end && *p->p >= '0' && *p->p <= '9') p->p++;
+        while (p->p < p->end && *p->p >= '0' && *p->p <= '9')
+            p->p++;
         if (p->p == f) return fail(p, "malformed number");
     }
     n = (size_t)(p->p - s);
     if (whole && n < 16) {
         double v = 0;
-        for (const char *q = digits; q < p->p; q++) v = v * 10 + (*q - '0');
+        for (const char *q = digits; q < p->p; q++)
+            v = v * 10 + (*q - '0');
         *out = *s == '-' ? -v : v;
         return INFER_OK;
     }
@@ -161,7 +168,7 @@ static infer_status word(parser *p, tj *v)
         const char *s;
         tj_type type;
         double number;
-    } words[] = {{"null", TJ_NULL, 0}, {"true", TJ_BOOL, 1}, {"false", TJ_BOOL, 0}};
+    } words[] = { { "null", TJ_NULL, 0 }, { "true", TJ_BOOL, 1 }, { "false", TJ_BOOL, 0 } };
     for (int i = 0; i < 3; i++) {
         size_t n = strlen(words[i].s);
         if ((size_t)(p->end - p->p) < n || memcmp(p->p, words[i].s, n)) continue;
@@ -186,7 +193,7 @@ static infer_status members(parser *p, tj *v, int depth, bool build)
         return INFER_OK;
     }
     for (;;) {
-        tj one = {0}, *m = &one;
+        tj one = { 0 }, *m = &one;
         bool plain;
         if (build && !(m = arena_zero(p->mem, 1, sizeof *m)))
             return error_set(p->err, INFER_NOMEM, "%s", p->name);
@@ -217,7 +224,8 @@ static infer_status members(parser *p, tj *v, int depth, bool build)
 
 static bool is_table(text key)
 {
-    return (key.n == 5 && !memcmp(key.s, "vocab", 5)) || (key.n == 6 && !memcmp(key.s, "merges", 6));
+    return (key.n == 5 && !memcmp(key.s, "vocab", 5)) ||
+           (key.n == 6 && !memcmp(key.s, "merges", 6));
 }
 
 static infer_status value(parser *p, tj *v, int depth, bool build)
@@ -238,19 +246,19 @@ static infer_status value(parser *p, tj *v, int depth, bool build)
         v->raw = !build || is_table(v->key);
         p->p++;
         TRY(members(p, v, depth, !v->raw));
-        if (v->raw) v->s = (text){s, (size_t)(p->p - s)};
+        if (v->raw) v->s = (text){ s, (size_t)(p->p - s) };
         return INFER_OK;
-    case 't': case 'f': case 'n': return word(p, v);
-    default:
-        v->type = TJ_NUMBER;
-        return number(p, &v->number);
+    case 't':
+    case 'f':
+    case 'n': return word(p, v);
+    default: v->type = TJ_NUMBER; return number(p, &v->number);
     }
 }
 
 infer_status tj_parse(const tj **out, arena *a, const char *s, size_t n, const char *name,
-                        infer_error *err)
+                      infer_error *err)
 {
-    parser p = {s, s + n, s, name, a, err};
+    parser p = { s, s + n, s, name, a, err };
     if (n > (size_t)1 << 31) return error_set(err, INFER_LIMIT, "%s: over 2 GiB", name);
     if (!utf8_valid(s, n)) return error_set(err, INFER_FORMAT, "%s: not UTF-8", name);
     tj *v = arena_zero(a, 1, sizeof *v);
@@ -274,8 +282,8 @@ const tj *tj_get(const tj *o, const char *key)
 
 const char *tj_type_name(tj_type t)
 {
-    static const char *const names[] = {"null", "a boolean", "a number", "a string", "an array",
-                                        "an object"};
+    static const char *const names[] = { "null",     "a boolean", "a number",
+                                         "a string", "an array",  "an object" };
     return names[t];
 }
 
@@ -295,13 +303,15 @@ static infer_status walk_string(tj_walk *w, parser *p, text *s, bytes *b)
     if (plain) return INFER_OK;
     b->n = 0;
     TRY(bytes_room(b, s->n, w->err));
-    *s = (text){b->p, unescape(b->p, *s)};
+    *s = (text){ b->p, unescape(b->p, *s) };
     return INFER_OK;
 }
 
 infer_status tj_walk_next(tj_walk *w, tj *entry, bool *more)
 {
-    parser p = {w->p, w->end, w->p, "table", NULL, w->err}; // checked before: nothing can be wrong
+    parser p = {
+        w->p, w->end, w->p, "table", NULL, w->err
+    }; // checked before: nothing can be wrong
     memset(entry, 0, sizeof *entry);
     space(&p);
     if (p.p < p.end && *p.p == ',') p.p++;

@@ -4,12 +4,12 @@
  *
  *   model   pipeline
  *   gpt2    byte-level BPE; tokenizer.ggml.pre names the splitting (tok_pre_names.c)
- *   llama   SentencePiece BPE: space → U+2581, one in front, pairs merged by score, unknown bytes as <0x..>
- *   t5      Unigram with SentencePiece's normalization
- *   bert    WordPiece, whose entries mark the start of a word with U+2581
+ *   llama   SentencePiece BPE: space → U+2581, one in front, pairs merged by score, unknown bytes
+ * as <0x..> t5      Unigram with SentencePiece's normalization bert    WordPiece, whose entries
+ * mark the start of a word with U+2581
  *
- * Token types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte. Control and unknown
- * tokens are special added tokens, user-defined ones plain added tokens.
+ * Token types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte. Control and
+ * unknown tokens are special added tokens, user-defined ones plain added tokens.
  */
 #include <ctype.h>
 
@@ -35,8 +35,9 @@ static infer_status array_of(loader *l, const char *key, gguf_type item, const g
 {
     TRY(gguf_array(l->g, key, item, out, l->err));
     if (*out && want && (*out)->count != want)
-        return error_set(l->err, INFER_FORMAT, "%s: %s: expected %zu values, one per token, found %llu",
-                         gguf_path(l->g), key, want, (unsigned long long)(*out)->count);
+        return error_set(l->err, INFER_FORMAT,
+                         "%s: %s: expected %zu values, one per token, found %llu", gguf_path(l->g),
+                         key, want, (unsigned long long)(*out)->count);
     return INFER_OK;
 }
 
@@ -50,7 +51,7 @@ static int type_of(const loader *l, size_t id)
 
 static bool is(text s, const char *word) { return s.n == strlen(word) && !memcmp(s.s, word, s.n); }
 
-// ---- entries ------------------------------------------------------------------------------------------
+// ---- entries --------------------------------------------------------------------------------
 
 static infer_status read_entries(loader *l)
 {
@@ -64,10 +65,11 @@ static infer_status read_entries(loader *l)
     TRY(array_of(l, KEY("token_type"), GGUF_I32, &l->types, n));
     TRY(array_of(l, KEY("scores"), GGUF_F32, &l->scores, n));
     const gguf_text *s = l->tokens->strings;
-    for (size_t i = 0; i < n; i++) total += s[i].n + 1;
+    for (size_t i = 0; i < n; i++)
+        total += s[i].n + 1;
     TRY(tok_reserve(t, n, total, l->err));
     for (size_t i = 0; i < n; i++) {
-        t->entries[i] = (tok_entry){(uint32_t)at, (uint32_t)s[i].n};
+        t->entries[i] = (tok_entry){ (uint32_t)at, (uint32_t)s[i].n };
         t->flags[i] = TOK_PRESENT;
         if (s[i].n) memcpy(t->pool + at, s[i].s, s[i].n);
         at += s[i].n;
@@ -107,9 +109,12 @@ static infer_status read_added(loader *l)
     if (!t->added) return error_set(l->err, INFER_NOMEM, "%s", gguf_path(l->g));
     for (int32_t i = 0; i < t->n_ids; i++) {
         int k = type_of(l, (size_t)i);
-        if ((k != TYPE_CONTROL && k != TYPE_USER && k != TYPE_UNKNOWN) || !t->entries[i].n) continue;
-        t->added[t->n_added++] = (added_token){.id = i, .special = k != TYPE_USER,
-            .content = {t->pool + t->entries[i].at, t->entries[i].n}};
+        if ((k != TYPE_CONTROL && k != TYPE_USER && k != TYPE_UNKNOWN) || !t->entries[i].n)
+            continue;
+        t->added[t->n_added++] =
+            (added_token){ .id = i,
+                           .special = k != TYPE_USER,
+                           .content = { t->pool + t->entries[i].at, t->entries[i].n } };
     }
     return INFER_OK;
 }
@@ -129,7 +134,8 @@ static infer_status fill_vocab(loader *l, unsigned without) // bit k: leave out 
 static void find_bytes(loader *l)
 {
     tokenizer *t = l->t;
-    for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
+    for (int b = 0; b < 256; b++)
+        t->byte_id[b] = -1;
     for (int32_t i = 0; i < t->n_ids; i++) {
         if (type_of(l, (size_t)i) != TYPE_BYTE) continue;
         int b = byte_token(t->pool + t->entries[i].at, t->entries[i].n);
@@ -137,7 +143,7 @@ static void find_bytes(loader *l)
     }
 }
 
-// ---- steps -----------------------------------------------------------------------------------------------
+// ---- steps ----------------------------------------------------------------------------------
 
 static infer_status step(loader *l, step_list *list, tok_step_type type, tok_step **out)
 {
@@ -150,11 +156,11 @@ static infer_status step_replace(loader *l, step_list *list, tok_step_type type,
 {
     tok_step *s;
     TRY(step(l, list, type, &s));
-    s->s = (text){to, strlen(to)};
+    s->s = (text){ to, strlen(to) };
     return regex_new(&s->re, from, strlen(from), literal, l->err);
 }
 
-// ---- gpt2 ------------------------------------------------------------------------------------------------
+// ---- gpt2 -----------------------------------------------------------------------------------
 
 static infer_status read_merge(loader *l, text m, uint32_t rank, bytes *both)
 {
@@ -170,9 +176,10 @@ static infer_status read_merge(loader *l, text m, uint32_t rank, bytes *both)
     int32_t a = str_map_find(&t->vocab, t, m.s, n), b = str_map_find(&t->vocab, t, space + 1, rest);
     int32_t c = str_map_find(&t->vocab, t, both->p, both->n);
     if (a < 0 || b < 0 || c < 0)
-        return error_set(l->err, INFER_FORMAT, "%s: " KEY("merges") ": entry %u '%.*s' names a token "
-                         "that is not in the vocabulary", gguf_path(l->g), rank,
-                         (int)(m.n < 60 ? m.n : 60), m.s);
+        return error_set(l->err, INFER_FORMAT,
+                         "%s: " KEY("merges") ": entry %u '%.*s' names a token "
+                                              "that is not in the vocabulary",
+                         gguf_path(l->g), rank, (int)(m.n < 60 ? m.n : 60), m.s);
     pair_map_put(&t->merges, a, b, rank, c);
     return INFER_OK;
 }
@@ -185,7 +192,7 @@ static infer_status read_merges(loader *l)
     if (l->merges->count > 1u << 24)
         return error_set(l->err, INFER_LIMIT, "%s: " KEY("merges") ": too many", gguf_path(l->g));
     TRY(pair_map_init(&l->t->merges, &l->t->mem, l->merges->count, l->err));
-    bytes both = {0};
+    bytes both = { 0 };
     infer_status st = INFER_OK;
     for (uint32_t i = 0; i < l->merges->count && !st; i++)
         st = read_merge(l, l->merges->strings[i], i, &both);
@@ -196,15 +203,16 @@ static infer_status read_merges(loader *l)
 static infer_status load_gpt2(loader *l)
 {
     tokenizer *t = l->t;
-    text pre = {"default", 7};
+    text pre = { "default", 7 };
     tok_step *s;
     t->model = MODEL_BPE;
     TRY(gguf_string(l->g, KEY("pre"), &pre, NULL, l->err));
     l->pre = pre_name_find(pre.s, pre.n);
     if (!l->pre)
-        return error_set(l->err, INFER_UNSUPPORTED, "%s: " KEY("pre") ": '%.*s' is not a "
-                         "pre-tokenization known here", gguf_path(l->g),
-                         (int)(pre.n < 60 ? pre.n : 60), pre.s);
+        return error_set(l->err, INFER_UNSUPPORTED,
+                         "%s: " KEY("pre") ": '%.*s' is not a "
+                                           "pre-tokenization known here",
+                         gguf_path(l->g), (int)(pre.n < 60 ? pre.n : 60), pre.s);
     if (l->pre->nfc) TRY(step(l, &t->norms, NORM_NFC, &s));
     for (int i = 0; i < COUNT_OF(l->pre->patterns) && l->pre->patterns[i]; i++) {
         TRY(step(l, &t->pres, PRE_SPLIT, &s));
@@ -219,7 +227,7 @@ static infer_status load_gpt2(loader *l)
     return read_merges(l);
 }
 
-// ---- llama: SentencePiece BPE ---------------------------------------------------------------------------
+// ---- llama: SentencePiece BPE ---------------------------------------------------------------
 
 static infer_status load_llama(loader *l)
 {
@@ -232,7 +240,7 @@ static infer_status load_llama(loader *l)
     TRY(gguf_bool(l->g, KEY("add_space_prefix"), &l->space_prefix, NULL, l->err));
     if (l->space_prefix) {
         TRY(step(l, &t->norms, NORM_PREPEND, &s));
-        s->s = (text){META, 3};
+        s->s = (text){ META, 3 };
     }
     TRY(step_replace(l, &t->norms, NORM_REPLACE, " ", true, META));
     TRY(step_replace(l, &t->decoders, DEC_REPLACE, META, true, " "));
@@ -240,20 +248,22 @@ static infer_status load_llama(loader *l)
     TRY(step(l, &t->decoders, DEC_FUSE, &s));
     if (l->space_prefix) {
         TRY(step(l, &t->decoders, DEC_STRIP, &s));
-        s->s = (text){" ", 1};
+        s->s = (text){ " ", 1 };
         s->start = 1;
     }
     t->byte_fallback = t->fuse_unk = true;
     find_bytes(l);
-    // What SentencePiece keeps apart: nothing is merged into control, unknown, unused and byte tokens.
-    TRY(fill_vocab(l, 1u << TYPE_UNKNOWN | 1u << TYPE_CONTROL | 1u << TYPE_UNUSED | 1u << TYPE_BYTE));
+    // What SentencePiece keeps apart: nothing is merged into control, unknown, unused and byte
+    // tokens.
+    TRY(fill_vocab(l,
+                   1u << TYPE_UNKNOWN | 1u << TYPE_CONTROL | 1u << TYPE_UNUSED | 1u << TYPE_BYTE));
     t->scores = arena_alloc(&t->mem, (size_t)t->n_ids, sizeof *t->scores);
     if (!t->scores) return error_set(l->err, INFER_NOMEM, "%s", gguf_path(l->g));
     memcpy(t->scores, l->scores->data, (size_t)t->n_ids * sizeof *t->scores);
     return INFER_OK;
 }
 
-// ---- t5: Unigram -----------------------------------------------------------------------------------------
+// ---- t5: Unigram ----------------------------------------------------------------------------
 
 static infer_status read_charsmap(loader *l)
 {
@@ -262,13 +272,15 @@ static infer_status read_charsmap(loader *l)
     tok_step *s;
     if (!v) return INFER_OK;
     if (v->type != GGUF_ARRAY || (v->item != GGUF_U8 && v->item != GGUF_I8))
-        return error_set(l->err, INFER_FORMAT, "%s: %s: expected an array of bytes", gguf_path(l->g), key);
+        return error_set(l->err, INFER_FORMAT, "%s: %s: expected an array of bytes",
+                         gguf_path(l->g), key);
     if (!v->count) return INFER_OK;
     char *raw = arena_strndup(&l->t->mem, (const char *)v->data, v->count);
     if (!raw) return error_set(l->err, INFER_NOMEM, "%s", gguf_path(l->g));
     TRY(step(l, &l->t->norms, NORM_PRECOMPILED, &s));
     return charsmap_read(s, &l->t->mem, (const uint8_t *)raw, v->count, l->err)
-               ? error_prefix(l->err, "%s: %s", gguf_path(l->g), key) : INFER_OK;
+               ? error_prefix(l->err, "%s: %s", gguf_path(l->g), key)
+               : INFER_OK;
 }
 
 static infer_status load_t5(loader *l)
@@ -288,12 +300,12 @@ static infer_status load_t5(loader *l)
         TRY(step_replace(l, &t->norms, NORM_REPLACE, " {2,}", false, " "));
     }
     TRY(step(l, &t->pres, PRE_METASPACE, &s));
-    s->s = (text){META, 3};
+    s->s = (text){ META, 3 };
     s->split = true;
     s->scheme = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
     TRY(step(l, &t->decoders, DEC_BYTE_FALLBACK, &s));
     TRY(step(l, &t->decoders, DEC_METASPACE, &s));
-    s->s = (text){META, 3};
+    s->s = (text){ META, 3 };
     s->scheme = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
     unsigned without = 1u << TYPE_UNKNOWN | 1u << TYPE_CONTROL | 1u << TYPE_UNUSED;
     TRY(fill_vocab(l, without));
@@ -305,7 +317,8 @@ static infer_status load_t5(loader *l)
         float f;
         memcpy(&f, l->scores->data + 4 * (size_t)i, 4);
         t->scores64[i] = (double)f;
-        if (k == TYPE_NORMAL && (!any || (double)f < t->min_score)) t->min_score = (double)f, any = true;
+        if (k == TYPE_NORMAL && (!any || (double)f < t->min_score))
+            t->min_score = (double)f, any = true;
         if (k >= 0 && k < 8 && without >> k & 1) continue;
         TRY(trie_add(&t->pieces, t->pool + t->entries[i].at, t->entries[i].n, i, l->err));
         t->byte_fallback |= k == TYPE_BYTE;
@@ -313,7 +326,7 @@ static infer_status load_t5(loader *l)
     return INFER_OK;
 }
 
-// ---- bert: WordPiece ----------------------------------------------------------------------------------------
+// ---- bert: WordPiece ------------------------------------------------------------------------
 
 static infer_status load_bert(loader *l)
 {
@@ -321,22 +334,22 @@ static infer_status load_bert(loader *l)
     tok_step *s;
     t->model = MODEL_WORDPIECE;
     t->max_word_chars = 100;
-    t->first_prefix = (text){META, 3};
+    t->first_prefix = (text){ META, 3 };
     TRY(step(l, &t->norms, NORM_BERT, &s));
     s->clean = s->chinese = s->lower = s->accents = true;
     TRY(step(l, &t->pres, PRE_BERT, &s));
     TRY(step(l, &t->decoders, DEC_METASPACE, &s));
-    s->s = (text){META, 3};
+    s->s = (text){ META, 3 };
     return fill_vocab(l, 1u << TYPE_CONTROL | 1u << TYPE_UNUSED);
 }
 
-// ---- what comes before and after the text, and the rest ---------------------------------------------------
+// ---- what comes before and after the text, and the rest -------------------------------------
 
 static infer_status read_ends(loader *l)
 {
     tokenizer *t = l->t;
     bool llama = t->model == MODEL_SPM, bert = t->model == MODEL_WORDPIECE;
-    int32_t more[3] = {-1, -1, -1}, sep = -1;
+    int32_t more[3] = { -1, -1, -1 }, sep = -1;
     tok_step *s;
     if (llama && t->n_ids > 2) t->bos = 1, t->eos = 2, t->unk = 0; // SentencePiece's own order
     t->adds_bos = llama || bert || (l->pre && l->pre->add_bos);
@@ -371,7 +384,8 @@ static bool contains(text s, const char *word) // without regard to case
     size_t n = strlen(word);
     for (size_t i = 0; i + n <= s.n; i++) {
         size_t k = 0;
-        while (k < n && tolower((unsigned char)s.s[i + k]) == word[k]) k++;
+        while (k < n && tolower((unsigned char)s.s[i + k]) == word[k])
+            k++;
         if (k == n) return true;
     }
     return false;
@@ -380,7 +394,7 @@ static bool contains(text s, const char *word) // without regard to case
 // GGUF has no place for which added tokens take the space beside them: known models.
 static infer_status known_strips(loader *l)
 {
-    text name = {0}, arch = {0}, pre = {0};
+    text name = { 0 }, arch = { 0 }, pre = { 0 };
     TRY(gguf_string(l->g, "general.name", &name, NULL, l->err));
     TRY(gguf_string(l->g, "general.architecture", &arch, NULL, l->err));
     TRY(gguf_string(l->g, KEY("pre"), &pre, NULL, l->err));
@@ -400,11 +414,12 @@ static infer_status known_strips(loader *l)
 
 static infer_status read_template(loader *l)
 {
-    text s = {0};
+    text s = { 0 };
     TRY(gguf_string(l->g, "tokenizer.chat_template", &s, NULL, l->err));
     if (!s.s) return INFER_OK;
     if (!utf8_valid(s.s, s.n))
-        return error_set(l->err, INFER_FORMAT, "%s: tokenizer.chat_template: not UTF-8", gguf_path(l->g));
+        return error_set(l->err, INFER_FORMAT, "%s: tokenizer.chat_template: not UTF-8",
+                         gguf_path(l->g));
     l->t->chat_template = mem_strndup(s.s, s.n);
     return l->t->chat_template ? INFER_OK : error_set(l->err, INFER_NOMEM, "%s", gguf_path(l->g));
 }
@@ -414,7 +429,9 @@ static infer_status load(loader *l)
     static const struct {
         const char *name;
         infer_status (*fn)(loader *);
-    } models[] = {{"gpt2", load_gpt2}, {"llama", load_llama}, {"t5", load_t5}, {"bert", load_bert}};
+    } models[] = {
+        { "gpt2", load_gpt2 }, { "llama", load_llama }, { "t5", load_t5 }, { "bert", load_bert }
+    };
     infer_status (*fn)(loader *) = NULL;
     bool found = false;
     TRY(gguf_string(l->g, KEY("model"), &l->model, &found, l->err));
@@ -436,7 +453,7 @@ static infer_status load(loader *l)
 
 infer_status tokenizer_from_gguf(tokenizer **out, const gguf *g, infer_error *err)
 {
-    loader l = {.g = g, .err = err};
+    loader l = { .g = g, .err = err };
     infer_status st = tok_new(&l.t, err);
     if (!st) st = load(&l);
     if (!st) st = tok_beside(&l.t, gguf_path(g), err);

@@ -1,10 +1,10 @@
 /*
- * tok_load_json.c: tokenizer.json, the file of Hugging Face tokenizers (versions 0.10 to 0.23), and what
- * tokenizer_config.json and the chat template files beside it add.
+ * tok_load_json.c: tokenizer.json, the file of Hugging Face tokenizers (versions 0.10 to 0.23), and
+ * what tokenizer_config.json and the chat template files beside it add.
  *
- * Each kind of step has a table: its name in the file and the function that reads its parameters. What
- * is not in a table is an error that names it. truncation and padding say how batches are shaped, not
- * what the ids of a text are: they are left alone.
+ * Each kind of step has a table: its name in the file and the function that reads its parameters.
+ * What is not in a table is an error that names it. truncation and padding say how batches are
+ * shaped, not what the ids of a text are: they are left alone.
  */
 #include <stdio.h>
 
@@ -16,10 +16,10 @@
 
 typedef struct loader {
     tokenizer *t;
-    arena tmp;              // the parsed files
+    arena tmp; // the parsed files
     const char *path;
     infer_error *err;
-    const char *kind;       // of the step that is read, for messages
+    const char *kind; // of the step that is read, for messages
 } loader;
 
 static infer_status bad(const loader *l, const char *what, const tj *v, const char *want)
@@ -28,7 +28,7 @@ static infer_status bad(const loader *l, const char *what, const tj *v, const ch
                      v ? tj_type_name(v->type) : "nothing");
 }
 
-// ---- typed members; a missing one keeps the default -----------------------------------------------------
+// ---- typed members; a missing one keeps the default -----------------------------------------
 
 static infer_status get_bool(const loader *l, const tj *o, const char *key, bool *out)
 {
@@ -39,8 +39,8 @@ static infer_status get_bool(const loader *l, const tj *o, const char *key, bool
     return INFER_OK;
 }
 
-static infer_status get_int(const loader *l, const tj *o, const char *key, int64_t low, int64_t high,
-                            int *out)
+static infer_status get_int(const loader *l, const tj *o, const char *key, int64_t low,
+                            int64_t high, int *out)
 {
     const tj *v = tj_get(o, key);
     if (!v) return INFER_OK;
@@ -53,7 +53,8 @@ static infer_status get_int(const loader *l, const tj *o, const char *key, int64
     return INFER_OK;
 }
 
-static infer_status keep(const loader *l, text *out, text s) // a copy that lives as long as the tokenizer
+static infer_status keep(const loader *l, text *out,
+                         text s) // a copy that lives as long as the tokenizer
 {
     out->s = arena_strndup(&l->t->mem, s.s, s.n);
     out->n = s.n;
@@ -98,7 +99,7 @@ static infer_status get_pattern(const loader *l, const tj *o, tok_regex **out)
     return st ? error_prefix(l->err, "%s: %s", l->path, l->kind) : INFER_OK;
 }
 
-// ---- steps ---------------------------------------------------------------------------------------------------
+// ---- steps ----------------------------------------------------------------------------------
 
 typedef infer_status step_fn(loader *l, const tj *o, tok_step *s);
 typedef struct step_kind {
@@ -142,9 +143,10 @@ static int base64_digit(char c)
 
 static infer_status read_precompiled(loader *l, const tj *o, tok_step *s)
 {
-    text in = {0};
+    text in = { 0 };
     TRY(need_text(l, o, "precompiled_charsmap", &in));
-    while (in.n && in.s[in.n - 1] == '=') in.n--;
+    while (in.n && in.s[in.n - 1] == '=')
+        in.n--;
     uint8_t *raw = arena_alloc(&l->t->mem, in.n * 3 / 4 + 8, 1);
     if (!raw) return error_set(l->err, INFER_NOMEM, "%s", l->path);
     size_t n = 0;
@@ -157,7 +159,8 @@ static infer_status read_precompiled(loader *l, const tj *o, tok_step *s)
         if ((bits += 6) >= 8) raw[n++] = (uint8_t)(acc >> (bits -= 8));
     }
     return charsmap_read(s, &l->t->mem, raw, n, l->err)
-               ? error_prefix(l->err, "%s: precompiled_charsmap", l->path) : INFER_OK;
+               ? error_prefix(l->err, "%s: precompiled_charsmap", l->path)
+               : INFER_OK;
 }
 
 static infer_status read_byte_level(loader *l, const tj *o, tok_step *s)
@@ -172,9 +175,9 @@ static infer_status read_byte_level(loader *l, const tj *o, tok_step *s)
 
 static infer_status read_behavior(loader *l, const tj *o, tok_step *s)
 {
-    static const char *const names[] = {"removed", "isolated", "mergedwithprevious",
-                                        "mergedwithnext", "contiguous"};
-    text v = {0};
+    static const char *const names[] = { "removed", "isolated", "mergedwithprevious",
+                                         "mergedwithnext", "contiguous" };
+    text v = { 0 };
     char low[32] = "";
     TRY(get_text(l, o, "behavior", &v));
     if (!v.s) {
@@ -221,19 +224,23 @@ static infer_status read_fixed_length(loader *l, const tj *o, tok_step *s)
 
 static infer_status read_metaspace(loader *l, const tj *o, tok_step *s)
 {
-    text scheme = {0};
+    text scheme = { 0 };
     bool prefix = true;
-    s->s = (text){META, 3};
+    s->s = (text){ META, 3 };
     s->split = true;
     TRY(get_text(l, o, "replacement", &s->s));
     TRY(one_char(l, "replacement", s->s));
     TRY(get_text(l, o, "prepend_scheme", &scheme));
     TRY(get_bool(l, o, "add_prefix_space", &prefix)); // old files
     TRY(get_bool(l, o, "split", &s->split));
-    if (!scheme.s) s->scheme = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
-    else if (is(scheme, "always")) s->scheme = PREPEND_ALWAYS;
-    else if (is(scheme, "first")) s->scheme = PREPEND_FIRST;
-    else if (is(scheme, "never")) s->scheme = PREPEND_NEVER;
+    if (!scheme.s)
+        s->scheme = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
+    else if (is(scheme, "always"))
+        s->scheme = PREPEND_ALWAYS;
+    else if (is(scheme, "first"))
+        s->scheme = PREPEND_FIRST;
+    else if (is(scheme, "never"))
+        s->scheme = PREPEND_NEVER;
     else
         return error_set(l->err, INFER_UNSUPPORTED, "%s: Metaspace: unknown prepend_scheme '%.*s'",
                          l->path, (int)(scheme.n < 40 ? scheme.n : 40), scheme.s);
@@ -249,18 +256,18 @@ static infer_status read_strip_chars(loader *l, const tj *o, tok_step *s)
 }
 static infer_status read_wordpiece_decoder(loader *l, const tj *o, tok_step *s)
 {
-    s->s = (text){"##", 2};
+    s->s = (text){ "##", 2 };
     s->cleanup = true;
     TRY(get_text(l, o, "prefix", &s->s));
     return get_bool(l, o, "cleanup", &s->cleanup);
 }
 static infer_status read_bpe_decoder(loader *l, const tj *o, tok_step *s)
 {
-    s->s = (text){"</w>", 4};
+    s->s = (text){ "</w>", 4 };
     return get_text(l, o, "suffix", &s->s);
 }
 
-// ---- post-processors -------------------------------------------------------------------------------------------
+// ---- post-processors ------------------------------------------------------------------------
 
 static infer_status template_add(loader *l, bytes *ids, int64_t id)
 {
@@ -282,7 +289,8 @@ static infer_status check_id(const loader *l, const char *what, const tj *v, int
 {
     if (!v || v->type != TJ_NUMBER) return bad(l, what, v, "a token id");
     if (!(v->number >= 0 && v->number < TOK_MAX_ID) || v->number != (double)(int32_t)v->number)
-        return error_set(l->err, INFER_FORMAT, "%s: %s: %g is no token id", l->path, what, v->number);
+        return error_set(l->err, INFER_FORMAT, "%s: %s: %g is no token id", l->path, what,
+                         v->number);
     *id = (int32_t)v->number;
     return INFER_OK;
 }
@@ -308,7 +316,8 @@ static infer_status template_special(loader *l, const tj *specials, text name, b
 static infer_status template_pieces(loader *l, const tj *o, bytes *ids)
 {
     const tj *single = tj_get(o, "single"), *specials = tj_get(o, "special_tokens");
-    if (!single || single->type != TJ_ARRAY) return bad(l, "TemplateProcessing: single", single, "an array");
+    if (!single || single->type != TJ_ARRAY)
+        return bad(l, "TemplateProcessing: single", single, "an array");
     for (const tj *m = single->child; m; m = m->next) {
         const tj *special = tj_get(m, "SpecialToken"), *sequence = tj_get(m, "Sequence");
         const tj *id = tj_get(special ? special : sequence, "id");
@@ -318,8 +327,10 @@ static infer_status template_pieces(loader *l, const tj *o, bytes *ids)
         } else if (is(id->s, "A")) {
             TRY(template_add(l, ids, -1));
         } else {
-            return error_set(l->err, INFER_UNSUPPORTED, "%s: TemplateProcessing: single names "
-                             "sequence '%.*s'", l->path, (int)(id->s.n < 20 ? id->s.n : 20), id->s.s);
+            return error_set(l->err, INFER_UNSUPPORTED,
+                             "%s: TemplateProcessing: single names "
+                             "sequence '%.*s'",
+                             l->path, (int)(id->s.n < 20 ? id->s.n : 20), id->s.s);
         }
     }
     return INFER_OK;
@@ -327,7 +338,7 @@ static infer_status template_pieces(loader *l, const tj *o, bytes *ids)
 
 static infer_status read_template(loader *l, const tj *o, tok_step *s)
 {
-    bytes ids = {0};
+    bytes ids = { 0 };
     infer_status st = template_pieces(l, o, &ids);
     if (!st) st = template_keep(l, s, &ids);
     mem_free(ids.p);
@@ -342,7 +353,8 @@ static infer_status read_cls_sep(loader *l, const tj *o, tok_step *s)
     for (int i = 0; i < 2; i++) {
         const char *key = i ? "sep" : "cls";
         const tj *pair = tj_get(o, key);
-        if (!pair || pair->type != TJ_ARRAY || pair->n != 2) return bad(l, key, pair, "a token and its id");
+        if (!pair || pair->type != TJ_ARRAY || pair->n != 2)
+            return bad(l, key, pair, "a token and its id");
         TRY(check_id(l, key, pair->child->next, &v[2 * i]));
     }
     v[1] = -1;
@@ -352,36 +364,50 @@ static infer_status read_cls_sep(loader *l, const tj *o, tok_step *s)
 }
 
 static const step_kind norm_kinds[] = {
-    {"NFC", NORM_NFC, NULL}, {"NFD", NORM_NFD, NULL}, {"NFKC", NORM_NFKC, NULL},
-    {"NFKD", NORM_NFKD, NULL}, {"Lowercase", NORM_LOWERCASE, NULL},
-    {"Strip", NORM_STRIP, read_strip_ends}, {"StripAccents", NORM_STRIP_ACCENTS, NULL},
-    {"Replace", NORM_REPLACE, read_replace}, {"Prepend", NORM_PREPEND, read_prepend},
-    {"Nmt", NORM_NMT, NULL}, {"Precompiled", NORM_PRECOMPILED, read_precompiled},
-    {"BertNormalizer", NORM_BERT, read_bert_normalizer}, {"ByteLevel", NORM_BYTE_LEVEL, NULL},
-    {NULL, 0, NULL},
+    { "NFC", NORM_NFC, NULL },
+    { "NFD", NORM_NFD, NULL },
+    { "NFKC", NORM_NFKC, NULL },
+    { "NFKD", NORM_NFKD, NULL },
+    { "Lowercase", NORM_LOWERCASE, NULL },
+    { "Strip", NORM_STRIP, read_strip_ends },
+    { "StripAccents", NORM_STRIP_ACCENTS, NULL },
+    { "Replace", NORM_REPLACE, read_replace },
+    { "Prepend", NORM_PREPEND, read_prepend },
+    { "Nmt", NORM_NMT, NULL },
+    { "Precompiled", NORM_PRECOMPILED, read_precompiled },
+    { "BertNormalizer", NORM_BERT, read_bert_normalizer },
+    { "ByteLevel", NORM_BYTE_LEVEL, NULL },
+    { NULL, 0, NULL },
 };
 static const step_kind pre_kinds[] = {
-    {"ByteLevel", PRE_BYTE_LEVEL, read_byte_level}, {"Split", PRE_SPLIT, read_split},
-    {"Digits", PRE_DIGITS, read_digits}, {"Metaspace", PRE_METASPACE, read_metaspace},
-    {"Whitespace", PRE_WHITESPACE, read_whitespace},
-    {"WhitespaceSplit", PRE_WHITESPACE_SPLIT, NULL},
-    {"Punctuation", PRE_PUNCTUATION, read_behavior},
-    {"CharDelimiterSplit", PRE_CHAR_DELIMITER, read_delimiter},
-    {"BertPreTokenizer", PRE_BERT, NULL}, {"FixedLength", PRE_FIXED_LENGTH, read_fixed_length},
-    {NULL, 0, NULL},
+    { "ByteLevel", PRE_BYTE_LEVEL, read_byte_level },
+    { "Split", PRE_SPLIT, read_split },
+    { "Digits", PRE_DIGITS, read_digits },
+    { "Metaspace", PRE_METASPACE, read_metaspace },
+    { "Whitespace", PRE_WHITESPACE, read_whitespace },
+    { "WhitespaceSplit", PRE_WHITESPACE_SPLIT, NULL },
+    { "Punctuation", PRE_PUNCTUATION, read_behavior },
+    { "CharDelimiterSplit", PRE_CHAR_DELIMITER, read_delimiter },
+    { "BertPreTokenizer", PRE_BERT, NULL },
+    { "FixedLength", PRE_FIXED_LENGTH, read_fixed_length },
+    { NULL, 0, NULL },
 };
 static const step_kind decoder_kinds[] = {
-    {"ByteLevel", DEC_BYTE_LEVEL, NULL}, {"ByteFallback", DEC_BYTE_FALLBACK, NULL},
-    {"Metaspace", DEC_METASPACE, read_metaspace}, {"Replace", DEC_REPLACE, read_replace},
-    {"Fuse", DEC_FUSE, NULL}, {"Strip", DEC_STRIP, read_strip_chars},
-    {"WordPiece", DEC_WORDPIECE, read_wordpiece_decoder}, {"BPEDecoder", DEC_BPE, read_bpe_decoder},
-    {NULL, 0, NULL},
+    { "ByteLevel", DEC_BYTE_LEVEL, NULL },
+    { "ByteFallback", DEC_BYTE_FALLBACK, NULL },
+    { "Metaspace", DEC_METASPACE, read_metaspace },
+    { "Replace", DEC_REPLACE, read_replace },
+    { "Fuse", DEC_FUSE, NULL },
+    { "Strip", DEC_STRIP, read_strip_chars },
+    { "WordPiece", DEC_WORDPIECE, read_wordpiece_decoder },
+    { "BPEDecoder", DEC_BPE, read_bpe_decoder },
+    { NULL, 0, NULL },
 };
 static const step_kind post_kinds[] = {
-    {"TemplateProcessing", POST_TEMPLATE, read_template},
-    {"BertProcessing", POST_TEMPLATE, read_cls_sep},
-    {"RobertaProcessing", POST_TEMPLATE, read_cls_sep},
-    {NULL, 0, NULL},
+    { "TemplateProcessing", POST_TEMPLATE, read_template },
+    { "BertProcessing", POST_TEMPLATE, read_cls_sep },
+    { "RobertaProcessing", POST_TEMPLATE, read_cls_sep },
+    { NULL, 0, NULL },
 };
 
 static infer_status read_step(loader *l, const tj *o, const step_kind *kinds, const char *list_key,
@@ -416,9 +442,10 @@ static infer_status read_steps(loader *l, const tj *root, const char *key, const
     return o ? read_step(l, o, kinds, list_key, key, list, 0) : INFER_OK;
 }
 
-// ---- vocabularies ------------------------------------------------------------------------------------------------
+// ---- vocabularies ---------------------------------------------------------------------------
 
-// Vocabularies: object of token → id, or (Unigram) array of [token, score], where the index is the id.
+// Vocabularies: object of token → id, or (Unigram) array of [token, score], where the index is the
+// id.
 typedef struct vocab_entry {
     text token;
     int32_t id;
@@ -454,13 +481,13 @@ typedef infer_status entry_fn(loader *l, const vocab_entry *e, void *user);
 
 static infer_status each_entry(loader *l, const tj *vocab, entry_fn *fn, void *user)
 {
-    tj_walk w, inner = {0};
+    tj_walk w, inner = { 0 };
     tj v;
     bool more = true;
     infer_status st = INFER_OK;
     tj_walk_start(&w, vocab, l->err);
     for (int32_t i = 0; !st && more; i++) {
-        vocab_entry e = {.id = i};
+        vocab_entry e = { .id = i };
         st = tj_walk_next(&w, &v, &more);
         if (st || !more) break;
         if (vocab->type == TJ_OBJECT) {
@@ -469,9 +496,11 @@ static infer_status each_entry(loader *l, const tj *vocab, entry_fn *fn, void *u
                 v.number != (double)(int32_t)v.number) {
                 char found[32];
                 snprintf(found, sizeof found, "%g", v.number);
-                st = error_set(l->err, INFER_FORMAT, "%s: model: vocab '%.*s': expected an id below %d, "
-                               "found %s", l->path, (int)(v.key.n < 60 ? v.key.n : 60), v.key.s,
-                               TOK_MAX_ID, v.type == TJ_NUMBER ? found : tj_type_name(v.type));
+                st = error_set(l->err, INFER_FORMAT,
+                               "%s: model: vocab '%.*s': expected an id below %d, "
+                               "found %s",
+                               l->path, (int)(v.key.n < 60 ? v.key.n : 60), v.key.s, TOK_MAX_ID,
+                               v.type == TJ_NUMBER ? found : tj_type_name(v.type));
                 break;
             }
             e.id = (int32_t)v.number;
@@ -503,7 +532,7 @@ static infer_status count_entry(loader *l, const vocab_entry *e, void *user)
 static infer_status put_token(loader *l, int32_t id, text s, size_t *used)
 {
     tokenizer *t = l->t;
-    t->entries[id] = (tok_entry){(uint32_t)*used, (uint32_t)s.n};
+    t->entries[id] = (tok_entry){ (uint32_t)*used, (uint32_t)s.n };
     t->flags[id] = TOK_PRESENT;
     if (s.n) memcpy(t->pool + *used, s.s, s.n);
     t->pool[*used + s.n] = 0;
@@ -515,8 +544,8 @@ static infer_status take_entry(loader *l, const vocab_entry *e, void *user)
 {
     tokenizer *t = l->t;
     if (t->flags[e->id] & TOK_PRESENT)
-        return error_set(l->err, INFER_FORMAT, "%s: model: vocab '%.*s': id %d belongs to '%s'", l->path,
-                         (int)(e->token.n < 60 ? e->token.n : 60), e->token.s, e->id,
+        return error_set(l->err, INFER_FORMAT, "%s: model: vocab '%.*s': id %d belongs to '%s'",
+                         l->path, (int)(e->token.n < 60 ? e->token.n : 60), e->token.s, e->id,
                          t->pool + t->entries[e->id].at);
     TRY(put_token(l, e->id, e->token, user));
     str_map_put(&t->vocab, t, e->id);
@@ -556,7 +585,7 @@ static infer_status read_vocab(loader *l, const tj *root, const tj *model)
 {
     tokenizer *t = l->t;
     const tj *vocab = tj_get(model, "vocab");
-    vocab_size z = {0, 0, -1};
+    vocab_size z = { 0, 0, -1 };
     size_t used = 0;
     tj_type want = t->model == MODEL_UNIGRAM ? TJ_ARRAY : TJ_OBJECT;
     if (!vocab || vocab->type != want)
@@ -565,11 +594,11 @@ static infer_status read_vocab(loader *l, const tj *root, const tj *model)
     TRY(read_added(l, root));
     size_t n_model = z.n;
     for (size_t i = 0; i < t->n_added; i++)
-        count_entry(l, &(vocab_entry){.token = t->added[i].content, .id = t->added[i].id}, &z);
+        count_entry(l, &(vocab_entry){ .token = t->added[i].content, .id = t->added[i].id }, &z);
     if (!z.n) return error_set(l->err, INFER_FORMAT, "%s: model: vocab is empty", l->path);
     if ((size_t)z.largest > 65536 + 64 * z.n)
-        return error_set(l->err, INFER_FORMAT, "%s: id %d in a vocabulary of %zu", l->path, z.largest,
-                         z.n);
+        return error_set(l->err, INFER_FORMAT, "%s: id %d in a vocabulary of %zu", l->path,
+                         z.largest, z.n);
     TRY(tok_reserve(t, (size_t)z.largest + 1, z.bytes, l->err));
     TRY(str_map_init(&t->vocab, &t->mem, n_model, l->err));
     if (t->model == MODEL_UNIGRAM) {
@@ -592,9 +621,10 @@ static infer_status read_vocab(loader *l, const tj *root, const tj *model)
     return INFER_OK;
 }
 
-// ---- merges ------------------------------------------------------------------------------------------------------
+// ---- merges ---------------------------------------------------------------------------------
 
-static infer_status merge_halves(loader *l, const tj *m, size_t rank, tj_walk *inner, bytes *a, text *b)
+static infer_status merge_halves(loader *l, const tj *m, size_t rank, tj_walk *inner, bytes *a,
+                                 text *b)
 {
     char what[48];
     snprintf(what, sizeof what, "model: merges %zu", rank);
@@ -605,7 +635,7 @@ static infer_status merge_halves(loader *l, const tj *m, size_t rank, tj_walk *i
         if (!space || memchr(space + 1, ' ', m->s.n - at - 1))
             return error_set(l->err, INFER_FORMAT, "%s: %s: '%.*s' is no pair", l->path, what,
                              (int)(m->s.n < 60 ? m->s.n : 60), m->s.s);
-        *b = (text){space + 1, m->s.n - at - 1};
+        *b = (text){ space + 1, m->s.n - at - 1 };
         return bytes_add(a, m->s.s, at, l->err);
     }
     if (m->type != TJ_ARRAY) return bad(l, what, m, "a pair");
@@ -627,7 +657,7 @@ static infer_status merge_halves(loader *l, const tj *m, size_t rank, tj_walk *i
 static infer_status read_merge(loader *l, const tj *m, size_t rank, tj_walk *inner, bytes *a)
 {
     tokenizer *t = l->t;
-    text b = {0};
+    text b = { 0 };
     TRY(merge_halves(l, m, rank, inner, a, &b));
     size_t skip = t->subword_prefix.n < b.n ? t->subword_prefix.n : b.n;
     int32_t left = str_map_find(&t->vocab, t, a->p ? a->p : "", a->n);
@@ -636,9 +666,10 @@ static infer_status read_merge(loader *l, const tj *m, size_t rank, tj_walk *inn
     TRY(bytes_add(a, b.s + skip, b.n - skip, l->err));
     int32_t both = str_map_find(&t->vocab, t, a->p ? a->p : "", a->n);
     if (left < 0 || right < 0 || both < 0) {
-        text no = left < 0 ? (text){a->p, n_left} : right < 0 ? b : (text){a->p, a->n};
-        return error_set(l->err, INFER_FORMAT, "%s: model: merges %zu: '%.*s' is not in the vocabulary",
-                         l->path, rank, (int)(no.n < 60 ? no.n : 60), no.s ? no.s : "");
+        text no = left < 0 ? (text){ a->p, n_left } : right < 0 ? b : (text){ a->p, a->n };
+        return error_set(l->err, INFER_FORMAT,
+                         "%s: model: merges %zu: '%.*s' is not in the vocabulary", l->path, rank,
+                         (int)(no.n < 60 ? no.n : 60), no.s ? no.s : "");
     }
     pair_map_put(&t->merges, left, right, (uint32_t)rank, both);
     return INFER_OK;
@@ -648,8 +679,8 @@ static infer_status read_merges(loader *l, const tj *model)
 {
     const tj *merges = tj_get(model, "merges");
     if (!merges || merges->type != TJ_ARRAY) return bad(l, "model: merges", merges, "an array");
-    tj_walk w, inner = {0};
-    bytes a = {0};
+    tj_walk w, inner = { 0 };
+    bytes a = { 0 };
     tj m;
     bool more = true;
     size_t rank = 0;
@@ -667,16 +698,16 @@ static infer_status read_merges(loader *l, const tj *model)
     return st;
 }
 
-// ---- models ------------------------------------------------------------------------------------------------------
+// ---- models ---------------------------------------------------------------------------------
 
 static infer_status find_unk(loader *l, const tj *model)
 {
-    text unk = {0};
+    text unk = { 0 };
     TRY(get_text(l, model, "unk_token", &unk));
     if (!unk.s) return INFER_OK;
     l->t->unk = str_map_find(&l->t->vocab, l->t, unk.s, unk.n);
-    // Met only when an unknown character comes, an unk_token outside the vocabulary is an error of the
-    // reference too; here it counts as none, and words then name what is missing.
+    // Met only when an unknown character comes, an unk_token outside the vocabulary is an error of
+    // the reference too; here it counts as none, and words then name what is missing.
     return INFER_OK;
 }
 
@@ -704,8 +735,9 @@ static infer_status read_unigram(loader *l, const tj *root, const tj *model)
     TRY(read_vocab(l, root, model));
     TRY(get_int(l, model, "unk_id", 0, TOK_MAX_ID, &unk));
     if (unk >= t->n_ids || (unk >= 0 && !(t->flags[unk] & TOK_PRESENT)))
-        return error_set(l->err, INFER_FORMAT, "%s: model: unk_id %d is outside the vocabulary of %d",
-                         l->path, unk, t->n_ids);
+        return error_set(l->err, INFER_FORMAT,
+                         "%s: model: unk_id %d is outside the vocabulary of %d", l->path, unk,
+                         t->n_ids);
     t->unk = unk;
     return INFER_OK;
 }
@@ -714,7 +746,7 @@ static infer_status read_wordpiece(loader *l, const tj *root, const tj *model)
 {
     tokenizer *t = l->t;
     t->max_word_chars = 100;
-    t->subword_prefix = (text){"##", 2};
+    t->subword_prefix = (text){ "##", 2 };
     TRY(get_text(l, model, "continuing_subword_prefix", &t->subword_prefix));
     TRY(get_int(l, model, "max_input_chars_per_word", 0, 1 << 30, &t->max_word_chars));
     TRY(read_vocab(l, root, model));
@@ -733,17 +765,20 @@ static infer_status read_model(loader *l, const tj *root)
         const char *name;
         tok_model_type type;
         infer_status (*fn)(loader *, const tj *, const tj *);
-    } kinds[] = {{"BPE", MODEL_BPE, read_bpe}, {"Unigram", MODEL_UNIGRAM, read_unigram},
-                 {"WordPiece", MODEL_WORDPIECE, read_wordpiece},
-                 {"WordLevel", MODEL_WORDLEVEL, read_wordlevel}};
-    const tj *model = tj_get(root, "model"), *type = tj_get(model, "type"), *v = tj_get(model, "vocab");
+    } kinds[] = { { "BPE", MODEL_BPE, read_bpe },
+                  { "Unigram", MODEL_UNIGRAM, read_unigram },
+                  { "WordPiece", MODEL_WORDPIECE, read_wordpiece },
+                  { "WordLevel", MODEL_WORDLEVEL, read_wordlevel } };
+    const tj *model = tj_get(root, "model"), *type = tj_get(model, "type"),
+             *v = tj_get(model, "vocab");
     if (!model || model->type != TJ_OBJECT) return bad(l, "model", model, "an object");
     if (type && type->type != TJ_STRING) return bad(l, "model: type", type, "a string");
     // Old files have no type: the members tell.
-    text name = type ? type->s : tj_get(model, "merges") ? (text){"BPE", 3}
-              : v && v->type == TJ_ARRAY ? (text){"Unigram", 7}
-              : tj_get(model, "max_input_chars_per_word") ? (text){"WordPiece", 9}
-                                                          : (text){"WordLevel", 9};
+    text name = type                                        ? type->s
+                : tj_get(model, "merges")                   ? (text){ "BPE", 3 }
+                : v && v->type == TJ_ARRAY                  ? (text){ "Unigram", 7 }
+                : tj_get(model, "max_input_chars_per_word") ? (text){ "WordPiece", 9 }
+                                                            : (text){ "WordLevel", 9 };
     for (int i = 0; i < COUNT_OF(kinds); i++) {
         if (!is(name, kinds[i].name)) continue;
         l->t->model = kinds[i].type;
@@ -753,7 +788,7 @@ static infer_status read_model(loader *l, const tj *root)
                      (int)(name.n < 60 ? name.n : 60), name.s);
 }
 
-// ---- tokenizer_config.json and chat templates --------------------------------------------------------------------
+// ---- tokenizer_config.json and chat templates -----------------------------------------------
 
 static infer_status read_file(loader *l, const char *path, const tj **root)
 {
@@ -795,8 +830,10 @@ static infer_status config_template(loader *l, const tj *v, const char *path)
         if (!best || (name && name->type == TJ_STRING && is(name->s, "default"))) best = source;
     }
     if (best) return keep_template(l, best->s);
-    return error_set(l->err, INFER_FORMAT, "%s: chat_template: expected a string or a list of named "
-                     "templates, found %s", path, tj_type_name(v->type));
+    return error_set(l->err, INFER_FORMAT,
+                     "%s: chat_template: expected a string or a list of named "
+                     "templates, found %s",
+                     path, tj_type_name(v->type));
 }
 
 // Puts id before or after the text, or takes it away, as the config says.
@@ -806,8 +843,9 @@ static infer_status set_end(loader *l, int32_t id, bool first, bool want)
     tok_step *s = t->posts.n ? &t->posts.v[t->posts.n - 1] : NULL;
     if (!s && !want) return INFER_OK;
     if (!s) {
-        if (!(s = step_add(&t->posts, POST_TEMPLATE, l->err))) return l->err ? l->err->code : INFER_NOMEM;
-        static const int32_t alone[] = {-1};
+        if (!(s = step_add(&t->posts, POST_TEMPLATE, l->err)))
+            return l->err ? l->err->code : INFER_NOMEM;
+        static const int32_t alone[] = { -1 };
         s->pieces = alone;
         s->n_pieces = 1;
     }
@@ -867,12 +905,10 @@ static infer_status read_template_files(loader *l, const char *folder)
     return config_template(l, tj_get(root, "chat_template"), wrapped);
 }
 
-// ---- the file ----------------------------------------------------------------------------------------------------
+// ---- the file -------------------------------------------------------------------------------
 
-static infer_status read_pipeline(loader *l)
+static infer_status read_pipeline(loader *l, const tj *root)
 {
-    const tj *root = NULL;
-    TRY(read_file(l, l->path, &root));
     if (root->type != TJ_OBJECT) return bad(l, "the file", root, "an object");
     TRY(read_steps(l, root, "normalizer", norm_kinds, "normalizers", &l->t->norms));
     TRY(read_steps(l, root, "pre_tokenizer", pre_kinds, "pretokenizers", &l->t->pres));
@@ -882,8 +918,10 @@ static infer_status read_pipeline(loader *l)
     for (size_t i = 0; i < l->t->posts.n; i++)
         for (size_t j = 0; j < l->t->posts.v[i].n_pieces; j++)
             if (l->t->posts.v[i].pieces[j] >= l->t->n_ids)
-                return error_set(l->err, INFER_FORMAT, "%s: post_processor: token id %d is outside the "
-                                 "vocabulary of %d", l->path, l->t->posts.v[i].pieces[j], l->t->n_ids);
+                return error_set(l->err, INFER_FORMAT,
+                                 "%s: post_processor: token id %d is outside the "
+                                 "vocabulary of %d",
+                                 l->path, l->t->posts.v[i].pieces[j], l->t->n_ids);
     return INFER_OK;
 }
 
@@ -899,19 +937,28 @@ static void ends_from_template(tokenizer *t)
     }
 }
 
-infer_status tok_load_json(tokenizer **out, const char *path, infer_error *err)
+static infer_status read_folder(loader *l)
 {
-    loader l = {.path = path, .err = err};
+    const char *slash = strrchr(l->path, '/');
+    const char *folder = slash == l->path ? "/"
+                         : slash ? arena_strndup(&l->tmp, l->path, (size_t)(slash - l->path))
+                                 : ".";
+    if (!folder) return error_set(l->err, INFER_NOMEM, "%s", l->path);
+    TRY(read_config(l, folder));
+    return read_template_files(l, folder);
+}
+
+// s NULL: from the file at path, with what lies beside it.
+static infer_status load(tokenizer **out, const char *s, size_t n, const char *path,
+                         infer_error *err)
+{
+    loader l = { .path = path, .err = err };
+    const tj *root = NULL;
     infer_status st = tok_new(&l.t, err);
-    if (!st) st = read_pipeline(&l);
+    if (!st) st = s ? tj_parse(&root, &l.tmp, s, n, path, err) : read_file(&l, path, &root);
+    if (!st) st = read_pipeline(&l, root);
     if (!st) st = tok_finish(l.t, err);
-    if (!st) {
-        const char *slash = strrchr(path, '/');
-        const char *folder = slash == path ? "/" : slash
-            ? arena_strndup(&l.tmp, path, (size_t)(slash - path)) : ".";
-        st = folder ? read_config(&l, folder) : error_set(err, INFER_NOMEM, "%s", path);
-        if (!st) st = read_template_files(&l, folder);
-    }
+    if (!st && !s) st = read_folder(&l);
     if (!st) {
         ends_from_template(l.t);
         if (l.t->eos >= 0) l.t->flags[l.t->eos] |= TOK_END;
@@ -921,4 +968,14 @@ infer_status tok_load_json(tokenizer **out, const char *path, infer_error *err)
     }
     arena_free(&l.tmp);
     return st;
+}
+
+infer_status tok_load_json(tokenizer **out, const char *path, infer_error *err)
+{
+    return load(out, NULL, 0, path, err);
+}
+
+infer_status tok_load_json_text(tokenizer **out, const char *s, size_t n, infer_error *err)
+{
+    return load(out, s, n, "tokenizer.json", err);
 }

@@ -1,12 +1,12 @@
 /*
- * tok_model.c: from a piece to ids: byte-pair encoding by merge ranks (Sennrich et al. 2016), by scores
- * (SentencePiece), WordPiece and WordLevel.
+ * tok_model.c: from a piece to ids: byte-pair encoding by merge ranks (Sennrich et al. 2016), by
+ * scores (SentencePiece), WordPiece and WordLevel.
  *
- * Both kinds of pair encoding keep the symbols of a piece in a linked list and the pairs that may be
- * merged in a heap, best first and leftmost first among equals. An entry of the heap is stale when the
- * two symbols that start at its position no longer have the bytes they had: symbols only grow, so one
- * comparison tells. A piece of n bytes takes n log n steps and no recursion, whatever its text. Short
- * pieces, which are nearly all, run in two small arrays instead.
+ * Both kinds of pair encoding keep the symbols of a piece in a linked list and the pairs that may
+ * be merged in a heap, best first and leftmost first among equals. An entry of the heap is stale
+ * when the two symbols that start at its position no longer have the bytes they had: symbols only
+ * grow, so one comparison tells. A piece of n bytes takes n log n steps and no recursion, whatever
+ * its text. Short pieces, which are nearly all, run in two small arrays instead.
  */
 #include "models/tok.h"
 
@@ -23,7 +23,7 @@ infer_status work_id(tok_work *w, int32_t id)
     return INFER_OK;
 }
 
-// ---- the heap ----------------------------------------------------------------------------------------
+// ---- the heap -------------------------------------------------------------------------------
 
 static infer_status heap_push(tok_work *w, bigram b)
 {
@@ -54,7 +54,7 @@ static bigram heap_pop(tok_work *w)
     return top;
 }
 
-// ---- pairs -------------------------------------------------------------------------------------------
+// ---- pairs ----------------------------------------------------------------------------------
 
 // A float whose order is that of unsigned numbers, the largest score first.
 static uint32_t score_key(float f)
@@ -75,16 +75,18 @@ static infer_status queue_pair(tok_work *w, const char *s, int32_t i)
         if (n > t->longest) return INFER_OK;
         int32_t id = str_map_find(&t->vocab, t, s + a->at, n);
         if (id < 0) return INFER_OK;
-        return heap_push(w, (bigram){(uint64_t)score_key(t->scores[id]) << 32 | (uint32_t)i, n, id});
+        return heap_push(w,
+                         (bigram){ (uint64_t)score_key(t->scores[id]) << 32 | (uint32_t)i, n, id });
     }
     const pair_slot *p = pair_map_find(&t->merges, a->id, b->id);
-    return p ? heap_push(w, (bigram){(uint64_t)p->rank << 32 | (uint32_t)i, n, p->id}) : INFER_OK;
+    return p ? heap_push(w, (bigram){ (uint64_t)p->rank << 32 | (uint32_t)i, n, p->id }) : INFER_OK;
 }
 
 static infer_status merge_all(tok_work *w, const char *s, size_t n_symbols)
 {
     w->n_heap = 0;
-    for (size_t i = 0; i + 1 < n_symbols; i++) TRY(queue_pair(w, s, (int32_t)i));
+    for (size_t i = 0; i + 1 < n_symbols; i++)
+        TRY(queue_pair(w, s, (int32_t)i));
     while (w->n_heap) {
         bigram b = heap_pop(w);
         symbol *v = w->symbols, *left = &v[(uint32_t)b.key];
@@ -140,12 +142,12 @@ static infer_status symbol_add(tok_work *w, size_t *n, int32_t id, size_t at, si
         if (st) return st;
     }
     int32_t i = (int32_t)*n;
-    w->symbols[i] = (symbol){id, i - 1, i + 1, (uint32_t)at, (uint32_t)len};
+    w->symbols[i] = (symbol){ id, i - 1, i + 1, (uint32_t)at, (uint32_t)len };
     ++*n;
     return INFER_OK;
 }
 
-// ---- BPE by ranks --------------------------------------------------------------------------------------
+// ---- BPE by ranks ---------------------------------------------------------------------------
 
 // The entry of the character at s[at]; the ends of a piece may be written differently.
 static infer_status char_entry(tok_work *w, const char *s, size_t n, size_t at, size_t len,
@@ -180,7 +182,8 @@ static infer_status char_bytes(tok_work *w, const char *s, size_t at, size_t len
     const char *b = whole ? w->key.p : s + at; // with prefix and suffix, where there are any
     size_t n = whole ? w->key.n : len;
     *done = true;
-    for (size_t i = 0; i < n; i++) *done &= t->byte_id[(unsigned char)b[i]] >= 0;
+    for (size_t i = 0; i < n; i++)
+        *done &= t->byte_id[(unsigned char)b[i]] >= 0;
     for (size_t i = 0; i < n && *done; i++)
         TRY(symbol_add(w, n_symbols, t->byte_id[(unsigned char)b[i]], at, 1));
     return INFER_OK;
@@ -219,21 +222,24 @@ static infer_status bpe(tok_work *w, const char *s, size_t n)
     if (k <= SHORT_PIECE) {
         int32_t id[SHORT_PIECE];
         int m = (int)k;
-        for (size_t i = 0; i < k; i++) id[i] = w->symbols[i].id;
+        for (size_t i = 0; i < k; i++)
+            id[i] = w->symbols[i].id;
         merge_short(t, id, &m);
-        for (int i = 0; i < m; i++) TRY(work_id(w, id[i]));
+        for (int i = 0; i < m; i++)
+            TRY(work_id(w, id[i]));
         return INFER_OK;
     }
     w->symbols[k - 1].next = -1;
     TRY(merge_all(w, s, k));
-    for (int32_t i = 0; i >= 0; i = w->symbols[i].next) TRY(work_id(w, w->symbols[i].id));
+    for (int32_t i = 0; i >= 0; i = w->symbols[i].next)
+        TRY(work_id(w, w->symbols[i].id));
     return INFER_OK;
 }
 
-// ---- BPE by scores -----------------------------------------------------------------------------------------
+// ---- BPE by scores --------------------------------------------------------------------------
 
-/* SentencePiece would also merge into pieces that are marked unused, and take them apart at the end.
- * Here they are no pieces: in published vocabularies they are padding. */
+/* SentencePiece would also merge into pieces that are marked unused, and take them apart at the
+ * end. Here they are no pieces: in published vocabularies they are padding. */
 static infer_status spm(tok_work *w, const char *s, size_t n)
 {
     const tokenizer *t = w->t;
@@ -256,7 +262,8 @@ static infer_status spm(tok_work *w, const char *s, size_t n)
             continue;
         }
         bool done = t->byte_fallback;
-        for (uint32_t j = 0; j < y->n; j++) done &= t->byte_id[(unsigned char)s[y->at + j]] >= 0;
+        for (uint32_t j = 0; j < y->n; j++)
+            done &= t->byte_id[(unsigned char)s[y->at + j]] >= 0;
         for (uint32_t j = 0; j < y->n && done; j++)
             TRY(work_id(w, t->byte_id[(unsigned char)s[y->at + j]]));
         if (!done && t->unk >= 0 && !(unk_before && t->fuse_unk)) TRY(work_id(w, t->unk));
@@ -265,31 +272,36 @@ static infer_status spm(tok_work *w, const char *s, size_t n)
     return INFER_OK;
 }
 
-// ---- whole words --------------------------------------------------------------------------------------------
+// ---- whole words ----------------------------------------------------------------------------
 
 static infer_status no_unk(tok_work *w, const char *s, size_t n)
 {
-    return error_set(w->err, INFER_FORMAT, "tokenizer: '%.*s' is not in the vocabulary, which has no "
-                     "unknown token", (int)(n < 40 ? n : 40), s);
+    return error_set(w->err, INFER_FORMAT,
+                     "tokenizer: '%.*s' is not in the vocabulary, which has no "
+                     "unknown token",
+                     (int)(n < 40 ? n : 40), s);
 }
 
 static infer_status wordpiece(tok_work *w, const char *s, size_t n)
 {
     const tokenizer *t = w->t;
     size_t chars = 0, ids_before = w->n_ids;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < n; i++)
+        chars += ((unsigned char)s[i] & 0xC0) != 0x80;
     bool bad = chars > (size_t)t->max_word_chars;
     for (size_t at = 0; at < n && !bad;) {
         text pre = at ? t->subword_prefix : t->first_prefix;
         size_t e = n - at > t->longest ? at + t->longest : n;
         int32_t id = -1;
-        while (e < n && e > at && ((unsigned char)s[e] & 0xC0) == 0x80) e--;
+        while (e < n && e > at && ((unsigned char)s[e] & 0xC0) == 0x80)
+            e--;
         w->key.n = 0;
         TRY(bytes_add(&w->key, pre.s, pre.n, w->err));
         TRY(bytes_add(&w->key, s + at, e - at, w->err));
         while (e > at && (id = str_map_find(&t->vocab, t, w->key.p, pre.n + e - at)) < 0) {
             e--;
-            while (e > at && ((unsigned char)s[e] & 0xC0) == 0x80) e--;
+            while (e > at && ((unsigned char)s[e] & 0xC0) == 0x80)
+                e--;
         }
         if (id < 0) {
             bad = true;

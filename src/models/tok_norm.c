@@ -32,8 +32,9 @@ bool cp_is_numeric(uint32_t cp)
 
 bool cp_is_punct(uint32_t cp)
 {
-    if (cp < 128) return (cp > 32 && cp < 48) || (cp > 57 && cp < 65) || (cp > 90 && cp < 97) ||
-                         (cp > 122 && cp < 127);
+    if (cp < 128)
+        return (cp > 32 && cp < 48) || (cp > 57 && cp < 65) || (cp > 90 && cp < 97) ||
+               (cp > 122 && cp < 127);
     utf8proc_category_t c = category(cp);
     return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
 }
@@ -42,10 +43,10 @@ bool cp_is_word(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
     return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
-           (c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME) ||
-           c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_PC ||
-           cp == 0x200C || cp == 0x200D ||                 // join controls
-           (cp >= 0x24B6 && cp <= 0x24E9) ||               // symbols that are alphabetic
+           (c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME) || c == UTF8PROC_CATEGORY_ND ||
+           c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_PC || cp == 0x200C ||
+           cp == 0x200D ||                   // join controls
+           (cp >= 0x24B6 && cp <= 0x24E9) || // symbols that are alphabetic
            (cp >= 0x1F130 && cp <= 0x1F149) || (cp >= 0x1F150 && cp <= 0x1F169) ||
            (cp >= 0x1F170 && cp <= 0x1F189);
 }
@@ -66,7 +67,7 @@ int cp_to_byte(uint32_t cp)
     return cp == 256 + 67 ? 173 : -1;
 }
 
-// ---- Unicode normalization forms ---------------------------------------------------------------------------
+// ---- Unicode normalization forms ------------------------------------------------------------
 
 // Sorts a run of combining characters by class, stably, in n log n: utf8proc's own exchange sort is
 // quadratic, and a text may be one long run.
@@ -109,10 +110,11 @@ static infer_status order_marks(int32_t *cps, size_t n, infer_error *err)
             GROW(st, v, cap, 2 * k, err);
             if (st) break;
             for (size_t j = 0; j < k; j++)
-                v[j] = (mark){(uint16_t)utf8proc_get_property(cps[i + j])->combining_class,
-                              cps[i + j]};
+                v[j] = (mark){ (uint16_t)utf8proc_get_property(cps[i + j])->combining_class,
+                               cps[i + j] };
             sort_marks(v, v + k, k);
-            for (size_t j = 0; j < k; j++) cps[i + j] = v[j].cp;
+            for (size_t j = 0; j < k; j++)
+                cps[i + j] = v[j].cp;
         }
         i += k;
     }
@@ -133,20 +135,22 @@ static infer_status put_cp(tok_work *w, bytes *out, uint32_t cp)
     return bytes_add(out, c, (size_t)utf8_encode(cp, c), w->err);
 }
 
-// Compatibility forms that are younger than the reference's tables (Unicode 12.0), which leave these
-// characters as they are. Canonical forms do not change.
+// Compatibility forms that are younger than the reference's tables (Unicode 12.0), which leave
+// these characters as they are. Canonical forms do not change.
 static bool compat_is_younger(uint32_t cp)
 {
     static const struct {
         uint32_t from, to;
-    } young[] = {{0x32FF, 0x32FF}, {0xA7F2, 0xA7F4}, {0xAB69, 0xAB69}, {0x10781, 0x107BA},
-                 {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+    } young[] = { { 0x32FF, 0x32FF },   { 0xA7F2, 0xA7F4 },   { 0xAB69, 0xAB69 },
+                  { 0x10781, 0x107BA }, { 0x1E030, 0x1E06D }, { 0x1F16C, 0x1F16C },
+                  { 0x1FBF0, 0x1FBF9 } };
     for (int i = 0; i < COUNT_OF(young); i++)
         if (cp >= young[i].from && cp <= young[i].to) return true;
     return false;
 }
 
-static infer_status unicode_form(tok_work *w, const bytes *in, bytes *out, bool compose, bool compat)
+static infer_status unicode_form(tok_work *w, const bytes *in, bytes *out, bool compose,
+                                 bool compat)
 {
     if (all_ascii(in)) return bytes_add(out, in->p, in->n, w->err);
     utf8proc_option_t o = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
@@ -169,15 +173,17 @@ static infer_status unicode_form(tok_work *w, const bytes *in, bytes *out, bool 
     TRY(order_marks(w->cps, n, w->err));
     if (compose) {
         utf8proc_ssize_t k = utf8proc_normalize_utf32(w->cps, (utf8proc_ssize_t)n, o);
-        if (k < 0) return error_set(w->err, INFER_INTERNAL, "normalization: %s", utf8proc_errmsg(k));
+        if (k < 0)
+            return error_set(w->err, INFER_INTERNAL, "normalization: %s", utf8proc_errmsg(k));
         n = (size_t)k;
     }
     TRY(bytes_room(out, n, w->err));
-    for (size_t i = 0; i < n; i++) TRY(put_cp(w, out, (uint32_t)w->cps[i]));
+    for (size_t i = 0; i < n; i++)
+        TRY(put_cp(w, out, (uint32_t)w->cps[i]));
     return INFER_OK;
 }
 
-// ---- character by character ----------------------------------------------------------------------------------
+// ---- character by character -----------------------------------------------------------------
 
 static infer_status put_lower(tok_work *w, bytes *out, uint32_t cp)
 {
@@ -257,11 +263,12 @@ static infer_status char_byte_level(tok_work *w, const tok_step *s, bytes *out, 
     char c[4];
     (void)s;
     int n = utf8_encode(cp, c);
-    for (int i = 0; i < n; i++) TRY(put_cp(w, out, byte_to_cp((unsigned char)c[i])));
+    for (int i = 0; i < n; i++)
+        TRY(put_cp(w, out, byte_to_cp((unsigned char)c[i])));
     return INFER_OK;
 }
 
-// ---- the others ------------------------------------------------------------------------------------------------------
+// ---- the others -----------------------------------------------------------------------------
 
 static infer_status strip(tok_work *w, const tok_step *s, const bytes *in, bytes *out, bool *kept)
 {
@@ -274,7 +281,8 @@ static infer_status strip(tok_work *w, const tok_step *s, const bytes *in, bytes
     }
     while (s->right && e > b) {
         size_t at = e - 1;
-        while (at > b && ((unsigned char)in->p[at] & 0xC0) == 0x80) at--;
+        while (at > b && ((unsigned char)in->p[at] & 0xC0) == 0x80)
+            at--;
         utf8_decode(in->p + at, e - at, &cp);
         if (!cp_is_space(cp)) break;
         e = at;
@@ -285,7 +293,7 @@ static infer_status strip(tok_work *w, const tok_step *s, const bytes *in, bytes
 
 static infer_status replace(tok_work *w, const tok_step *s, const bytes *in, bytes *out, bool *kept)
 {
-    regex_iter it = {0};
+    regex_iter it = { 0 };
     size_t done = 0, b, e;
     bool found;
     for (;;) {
@@ -305,10 +313,12 @@ static infer_status replace(tok_work *w, const tok_step *s, const bytes *in, byt
 infer_status charsmap_read(tok_step *s, arena *a, const uint8_t *raw, size_t n, infer_error *err)
 {
     uint32_t bytes_of_array = 0;
-    if (n >= 4) bytes_of_array = raw[0] | (uint32_t)raw[1] << 8 | (uint32_t)raw[2] << 16 |
-                                 (uint32_t)raw[3] << 24;
+    if (n >= 4)
+        bytes_of_array =
+            raw[0] | (uint32_t)raw[1] << 8 | (uint32_t)raw[2] << 16 | (uint32_t)raw[3] << 24;
     if (n < 8 || bytes_of_array % 4 || !bytes_of_array || bytes_of_array > n - 4)
-        return error_set(err, INFER_FORMAT, "%u bytes of double array in %zu bytes", bytes_of_array, n);
+        return error_set(err, INFER_FORMAT, "%u bytes of double array in %zu bytes", bytes_of_array,
+                         n);
     uint32_t *units = arena_alloc(a, bytes_of_array / 4, 4);
     if (!units) return error_set(err, INFER_NOMEM, "normalization table");
     for (size_t i = 0; i < bytes_of_array / 4; i++) {
@@ -317,8 +327,9 @@ infer_status charsmap_read(tok_step *s, arena *a, const uint8_t *raw, size_t n, 
     }
     s->units = units;
     s->n_units = bytes_of_array / 4;
-    s->s = (text){(const char *)raw + 4 + bytes_of_array, n - 4 - bytes_of_array};
-    if (!utf8_valid(s->s.s, s->s.n)) return error_set(err, INFER_FORMAT, "replacements are not UTF-8");
+    s->s = (text){ (const char *)raw + 4 + bytes_of_array, n - 4 - bytes_of_array };
+    if (!utf8_valid(s->s.s, s->s.n))
+        return error_set(err, INFER_FORMAT, "replacements are not UTF-8");
     return INFER_OK;
 }
 
@@ -358,7 +369,8 @@ static infer_status precompiled(tok_work *w, const tok_step *s, const bytes *in,
         size_t e = i + (size_t)utf8_decode(in->p + i, in->n - i, &cp);
         while (e < in->n) {
             size_t k = (size_t)utf8_decode(in->p + e, in->n - e, &next);
-            if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next, &state))
+            if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next,
+                                                 &state))
                 break;
             e += k;
             cp = next;
@@ -407,7 +419,8 @@ static infer_status bert(tok_work *w, const tok_step *s, bytes *b, bool *kept)
     return INFER_OK;
 }
 
-static infer_status norm_step(tok_work *w, const tok_step *s, const bytes *in, bytes *out, bool *kept)
+static infer_status norm_step(tok_work *w, const tok_step *s, const bytes *in, bytes *out,
+                              bool *kept)
 {
     switch (s->type) {
     case NORM_NFC: return unicode_form(w, in, out, true, false);

@@ -14,15 +14,15 @@ static infer_status push(tok_work *w, piece_list *l, size_t at, size_t n, bool f
         GROW(st, l->v, l->cap, l->n + 1, w->err);
         if (st) return st;
     }
-    l->v[l->n++] = (piece){(uint32_t)at, (uint32_t)n, flag};
+    l->v[l->n++] = (piece){ (uint32_t)at, (uint32_t)n, flag };
     return INFER_OK;
 }
 
-// ---- matches, in w->spans: they cover the piece; first tells a match from what lies between -------------
+// ---- matches, in w->spans: they cover the piece; first tells a match from what lies between -
 
 static infer_status match_regex(tok_work *w, const tok_regex *re, const char *s, size_t n)
 {
-    regex_iter it = {0};
+    regex_iter it = { 0 };
     size_t done = 0, b, e;
     bool found;
     for (;;) {
@@ -75,7 +75,7 @@ static infer_status match_literal(tok_work *w, text lit, const char *s, size_t n
     return INFER_OK;
 }
 
-// ---- from matches to pieces -------------------------------------------------------------------------------
+// ---- from matches to pieces -----------------------------------------------------------------
 
 static infer_status emit(tok_work *w, piece_list *out, const piece *p, size_t b, size_t e)
 {
@@ -89,7 +89,7 @@ static infer_status pieces_of(tok_work *w, const piece *p, piece_list *out, spli
     piece *v = w->spans.v;
     size_t n = w->spans.n, b = 0, e = 0;
     bool open = false, last = false; // a piece [b, e) may still grow; the last span was a match
-    if (how == SPLIT_MERGED_NEXT) { // a match belongs to what follows
+    if (how == SPLIT_MERGED_NEXT) {  // a match belongs to what follows
         for (size_t i = 0; i < n; i++) {
             bool m = v[i].first != invert, next = i + 1 < n && v[i + 1].first != invert;
             if (!open) b = v[i].at;
@@ -118,7 +118,7 @@ static infer_status pieces_of(tok_work *w, const piece *p, piece_list *out, spli
     return open ? emit(w, out, p, b, e) : INFER_OK;
 }
 
-// ---- steps ---------------------------------------------------------------------------------------------------
+// ---- steps ----------------------------------------------------------------------------------
 
 static infer_status cut(tok_work *w, const tok_step *s, const piece_list *in, piece_list *out)
 {
@@ -149,11 +149,12 @@ static infer_status cut(tok_work *w, const tok_step *s, const piece_list *in, pi
     return INFER_OK;
 }
 
-static infer_status byte_level(tok_work *w, const tok_step *s, const piece_list *in, piece_list *out)
+static infer_status byte_level(tok_work *w, const tok_step *s, const piece_list *in,
+                               piece_list *out)
 {
     bytes *t = &w->text[1];
     const char *base = w->text[0].p;
-    bytes own = {0}; // a piece with its space in front
+    bytes own = { 0 }; // a piece with its space in front
     infer_status st = INFER_OK;
     t->n = 0;
     for (size_t i = 0; i < in->n && !st; i++) {
@@ -211,7 +212,7 @@ static infer_status metaspace(tok_work *w, const tok_step *s, const piece_list *
             if (space) TRY(bytes_add(t, s->s.s, s->s.n, w->err));
             j = e + (space != NULL);
         }
-        piece whole = {(uint32_t)at, (uint32_t)(t->n - at), p->first};
+        piece whole = { (uint32_t)at, (uint32_t)(t->n - at), p->first };
         if (!s->split) {
             TRY(push(w, out, whole.at, whole.n, whole.first));
             continue;
@@ -260,8 +261,8 @@ infer_status pre_run(tok_work *w, int *which)
         } else if (s->type == PRE_FIXED_LENGTH) {
             TRY(fixed_length(w, s, in, out));
         } else if (s->type == PRE_BERT) { // spaces out, then punctuation apart
-            tok_step space = {.type = PRE_WHITESPACE_SPLIT}, punct = {.type = PRE_BERT,
-                                                                      .behavior = SPLIT_ISOLATED};
+            tok_step space = { .type = PRE_WHITESPACE_SPLIT },
+                     punct = { .type = PRE_BERT, .behavior = SPLIT_ISOLATED };
             TRY(cut(w, &space, in, out));
             w->pieces[cur].n = 0;
             TRY(cut(w, &punct, out, &w->pieces[cur]));

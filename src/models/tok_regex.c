@@ -1,12 +1,12 @@
 /*
- * tok_regex.c: the patterns of tokenizer files, which are written for Oniguruma (Ruby syntax, UTF-8),
- * run by PCRE2.
+ * tok_regex.c: the patterns of tokenizer files, which are written for Oniguruma (Ruby syntax,
+ * UTF-8), run by PCRE2.
  *
- * Most of the two languages is the same. What differs is rewritten: \h is a hexadecimal digit, \s \w
- * \d \b and the [:names:] follow UTS #18, \p{Han} is the script and not its extensions, (?m) lets the
- * dot match newlines, ^ and $ always mean lines, {1,3}+ repeats and is not possessive, and classes
- * nest and intersect: [a&&[^b]] becomes (?:(?=[a])[^b]). A construct without a counterpart is an
- * error. Literal strings take no pattern at all.
+ * Most of the two languages is the same. What differs is rewritten: \h is a hexadecimal digit, \s
+ * \w \d \b and the [:names:] follow UTS #18, \p{Han} is the script and not its extensions, (?m)
+ * lets the dot match newlines, ^ and $ always mean lines, {1,3}+ repeats and is not possessive, and
+ * classes nest and intersect: [a&&[^b]] becomes (?:(?=[a])[^b]). A construct without a counterpart
+ * is an error. Literal strings take no pattern at all.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -18,16 +18,20 @@
 #define MATCH_LIMIT 20000000 // steps of one match, then it is given up
 
 // White_Space, as members of a class, and all other characters.
-#define SPACES "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}" \
-               "\\x{202f}\\x{205f}\\x{3000}"
-#define NO_SPACES "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}" \
-                  "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}" \
-                  "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" // Latin-1 as Oniguruma has it
+#define SPACES                                                                                     \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
+    "\\x{202f}\\x{205f}\\x{3000}"
+#define NO_SPACES                                                                                  \
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"                   \
+    "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}"                 \
+    "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
+#define WORDS                                                                                      \
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" // Latin-1 as
+                                                                              // Oniguruma has it
 
 struct tok_regex {
-    pcre2_code *code;     // NULL: a literal
-    bytes source;         // the literal, or the pattern as given
+    pcre2_code *code; // NULL: a literal
+    bytes source;     // the literal, or the pattern as given
 };
 
 struct regex_scratch {
@@ -47,7 +51,7 @@ static void pcre_free(void *p, void *user)
     mem_free(p);
 }
 
-// ---- translation ----------------------------------------------------------------------------------------
+// ---- translation ----------------------------------------------------------------------------
 
 typedef struct translator {
     const char *p, *end;
@@ -70,22 +74,62 @@ static infer_status refuse(translator *t, const char *what)
 static const struct {
     const char *name, *to;
 } properties[] = {
-    {"letter", "L"}, {"lowercaseletter", "Ll"}, {"uppercaseletter", "Lu"}, {"titlecaseletter", "Lt"},
-    {"modifierletter", "Lm"}, {"otherletter", "Lo"}, {"casedletter", "L&"}, {"mark", "M"},
-    {"nonspacingmark", "Mn"}, {"spacingmark", "Mc"}, {"enclosingmark", "Me"}, {"number", "N"},
-    {"decimalnumber", "Nd"}, {"letternumber", "Nl"}, {"othernumber", "No"}, {"punctuation", "P"},
-    {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"}, {"openpunctuation", "Ps"},
-    {"closepunctuation", "Pe"}, {"initialpunctuation", "Pi"}, {"finalpunctuation", "Pf"},
-    {"otherpunctuation", "Po"}, {"symbol", "S"}, {"mathsymbol", "Sm"}, {"currencysymbol", "Sc"},
-    {"modifiersymbol", "Sk"}, {"othersymbol", "So"}, {"separator", "Z"}, {"spaceseparator", "Zs"},
-    {"lineseparator", "Zl"}, {"paragraphseparator", "Zp"}, {"other", "C"}, {"control", "Cc"},
-    {"format", "Cf"}, {"surrogate", "Cs"}, {"privateuse", "Co"}, {"unassigned", "Cn"},
-    {"alpha", "Alphabetic"}, {"alphabetic", "Alphabetic"}, {"upper", "Uppercase"},
-    {"uppercase", "Uppercase"}, {"lower", "Lowercase"}, {"lowercase", "Lowercase"}, {"punct", "P"},
-    {"digit", "Nd"}, {"any", "Any"}, {"emoji", "Emoji"}, {"math", "Math"}, {"cntrl", "Cc"},
-    {"extendedpictographic", "Extended_Pictographic"}, {"ideographic", "Ideographic"},
-    {"emojipresentation", "Emoji_Presentation"}, {"emojimodifier", "Emoji_Modifier"},
-    {"emojicomponent", "Emoji_Component"}, {"emojimodifierbase", "Emoji_Modifier_Base"},
+    { "letter", "L" },
+    { "lowercaseletter", "Ll" },
+    { "uppercaseletter", "Lu" },
+    { "titlecaseletter", "Lt" },
+    { "modifierletter", "Lm" },
+    { "otherletter", "Lo" },
+    { "casedletter", "L&" },
+    { "mark", "M" },
+    { "nonspacingmark", "Mn" },
+    { "spacingmark", "Mc" },
+    { "enclosingmark", "Me" },
+    { "number", "N" },
+    { "decimalnumber", "Nd" },
+    { "letternumber", "Nl" },
+    { "othernumber", "No" },
+    { "punctuation", "P" },
+    { "connectorpunctuation", "Pc" },
+    { "dashpunctuation", "Pd" },
+    { "openpunctuation", "Ps" },
+    { "closepunctuation", "Pe" },
+    { "initialpunctuation", "Pi" },
+    { "finalpunctuation", "Pf" },
+    { "otherpunctuation", "Po" },
+    { "symbol", "S" },
+    { "mathsymbol", "Sm" },
+    { "currencysymbol", "Sc" },
+    { "modifiersymbol", "Sk" },
+    { "othersymbol", "So" },
+    { "separator", "Z" },
+    { "spaceseparator", "Zs" },
+    { "lineseparator", "Zl" },
+    { "paragraphseparator", "Zp" },
+    { "other", "C" },
+    { "control", "Cc" },
+    { "format", "Cf" },
+    { "surrogate", "Cs" },
+    { "privateuse", "Co" },
+    { "unassigned", "Cn" },
+    { "alpha", "Alphabetic" },
+    { "alphabetic", "Alphabetic" },
+    { "upper", "Uppercase" },
+    { "uppercase", "Uppercase" },
+    { "lower", "Lowercase" },
+    { "lowercase", "Lowercase" },
+    { "punct", "P" },
+    { "digit", "Nd" },
+    { "any", "Any" },
+    { "emoji", "Emoji" },
+    { "math", "Math" },
+    { "cntrl", "Cc" },
+    { "extendedpictographic", "Extended_Pictographic" },
+    { "ideographic", "Ideographic" },
+    { "emojipresentation", "Emoji_Presentation" },
+    { "emojimodifier", "Emoji_Modifier" },
+    { "emojicomponent", "Emoji_Component" },
+    { "emojimodifierbase", "Emoji_Modifier_Base" },
 };
 
 // At the character after \p or \P. Writes the property to b.
@@ -126,8 +170,8 @@ static infer_status property(translator *t, bool negated, bytes *b)
     return put(t, b, made);
 }
 
-// At the character after a backslash, in a class or outside: what is a set of characters or a single
-// one. Negated sets that no class member can say go to alts as classes of their own.
+// At the character after a backslash, in a class or outside: what is a set of characters or a
+// single one. Negated sets that no class member can say go to alts as classes of their own.
 static infer_status escape(translator *t, bytes *items, bytes *alts)
 {
     char c = *t->p++;
@@ -139,9 +183,7 @@ static infer_status escape(translator *t, bytes *items, bytes *alts)
     case 'd': return put(t, items, "\\p{Nd}");
     case 'D': return put(t, items, "\\P{Nd}");
     case 'w': return put(t, items, WORDS);
-    case 'W':
-        TRY(alts->n ? put(t, alts, "|") : INFER_OK);
-        return put(t, alts, "[^" WORDS "]");
+    case 'W': TRY(alts->n ? put(t, alts, "|") : INFER_OK); return put(t, alts, "[^" WORDS "]");
     case 'v': return put(t, items, "\\x0b");
     case 'p': return property(t, false, items);
     case 'P': return property(t, true, items);
@@ -171,7 +213,12 @@ static infer_status escape(translator *t, bytes *items, bytes *alts)
         made[n] = 0;
         return put(t, items, made);
     }
-    case 'a': case 'e': case 'f': case 'n': case 'r': case 't': break;
+    case 'a':
+    case 'e':
+    case 'f':
+    case 'n':
+    case 'r':
+    case 't': break;
     default:
         if ((c >= '1' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z')) {
             t->p--;
@@ -179,7 +226,7 @@ static infer_status escape(translator *t, bytes *items, bytes *alts)
         }
         if ((unsigned char)c >= 0x80) return bytes_add(items, &c, 1, t->err); // \é is é
     }
-    char made[2] = {'\\', c};
+    char made[2] = { '\\', c };
     return bytes_add(items, made, 2, t->err);
 }
 
@@ -189,10 +236,18 @@ static infer_status posix_name(translator *t, bytes *items, bytes *alts, bool *d
     static const struct {
         const char *name, *set;
     } names[] = {
-        {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"alpha", "\\p{Alphabetic}"}, {"blank", "\\p{Zs}\\t"},
-        {"cntrl", "\\p{Cc}"}, {"digit", "\\p{Nd}"}, {"lower", "\\p{Lowercase}"},
-        {"punct", "\\p{P}$+<=>\\^`|~"}, {"space", SPACES}, {"upper", "\\p{Uppercase}"},
-        {"xdigit", "0-9a-fA-F"}, {"word", WORDS}, {"ascii", "\\x{0}-\\x{7f}"},
+        { "alnum", "\\p{Alphabetic}\\p{Nd}" },
+        { "alpha", "\\p{Alphabetic}" },
+        { "blank", "\\p{Zs}\\t" },
+        { "cntrl", "\\p{Cc}" },
+        { "digit", "\\p{Nd}" },
+        { "lower", "\\p{Lowercase}" },
+        { "punct", "\\p{P}$+<=>\\^`|~" },
+        { "space", SPACES },
+        { "upper", "\\p{Uppercase}" },
+        { "xdigit", "0-9a-fA-F" },
+        { "word", WORDS },
+        { "ascii", "\\x{0}-\\x{7f}" },
     };
     const char *p = t->p + 2;
     bool negated = p < t->end && *p == '^';
@@ -274,7 +329,7 @@ static infer_status class_body(translator *t, bytes *items, bytes *alts, bytes *
 // At '['. Writes one atom.
 static infer_status class_(translator *t, bytes *out, int depth)
 {
-    bytes items = {0}, alts = {0}, demands = {0};
+    bytes items = { 0 }, alts = { 0 }, demands = { 0 };
     infer_status st;
     if (depth > 20) return refuse(t, "classes nested too deep");
     t->p++;
@@ -317,7 +372,8 @@ static size_t counted(const char *p, const char *end)
 {
     const char *q = p + 1;
     bool digits = false;
-    while (q < end && ((*q >= '0' && *q <= '9') || *q == ',')) digits |= *q++ != ',';
+    while (q < end && ((*q >= '0' && *q <= '9') || *q == ','))
+        digits |= *q++ != ',';
     return q < end && *q == '}' && digits ? (size_t)(q - p + 1) : 0;
 }
 
@@ -345,15 +401,17 @@ static infer_status atom_escape(translator *t)
     char c = *t->p;
     if (c == 'b' || c == 'B') {
         t->p++;
-        return put(t, &t->out, c == 'b' ? "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
-                                        : "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))");
+        return put(t, &t->out,
+                   c == 'b' ? "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
+                            : "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS
+                              "]))");
     }
     if (strchr("AzZGKRXN123456789kg", c) && c) { // the same in both
-        char made[2] = {'\\', c};
+        char made[2] = { '\\', c };
         t->p++;
         return bytes_add(&t->out, made, 2, t->err);
     }
-    bytes items = {0}, alts = {0};
+    bytes items = { 0 }, alts = { 0 };
     infer_status st = escape(t, &items, &alts);
     // A lone escaped character needs no class, and must not be cut from the rest of its UTF-8.
     if (!st && !alts.n && (items.n == 1 || (items.n == 2 && items.p[0] == '\\')))
@@ -384,8 +442,10 @@ static infer_status translate(translator *t)
         } else if (c == '{' && (n = counted(t->p, t->end))) {
             TRY(repetition(t, n, atom));
         } else {
-            if (c == ')' && n_groups) atom = groups[--n_groups];
-            else if (((unsigned char)c & 0xC0) != 0x80 && !strchr("*+?|", c)) atom = here;
+            if (c == ')' && n_groups)
+                atom = groups[--n_groups];
+            else if (((unsigned char)c & 0xC0) != 0x80 && !strchr("*+?|", c))
+                atom = here;
             if (c == '{') TRY(put(t, &t->out, "\\"));
             TRY(bytes_add(&t->out, t->p++, 1, t->err));
         }
@@ -393,9 +453,10 @@ static infer_status translate(translator *t)
     return INFER_OK;
 }
 
-// ---- compiling and matching -------------------------------------------------------------------------------
+// ---- compiling and matching -----------------------------------------------------------------
 
-infer_status regex_new(tok_regex **out, const char *pattern, size_t n, bool literal, infer_error *err)
+infer_status regex_new(tok_regex **out, const char *pattern, size_t n, bool literal,
+                       infer_error *err)
 {
     tok_regex *re = mem_zero(1, sizeof *re);
     if (!re) return error_set(err, INFER_NOMEM, "pattern");
@@ -407,7 +468,7 @@ infer_status regex_new(tok_regex **out, const char *pattern, size_t n, bool lite
         *out = re;
         return INFER_OK;
     }
-    translator t = {.p = pattern, .end = pattern + n, .err = err};
+    translator t = { .p = pattern, .end = pattern + n, .err = err };
     st = translate(&t);
     if (!st) {
         pcre2_general_context *general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
@@ -506,7 +567,8 @@ infer_status regex_next(const tok_regex *re, regex_scratch *x, const char *s, si
     *found = false;
     if (!re->code) {
         const char *hit = re->source.n && it->next <= n
-            ? memmem(s + it->next, n - it->next, re->source.p, re->source.n) : NULL;
+                              ? memmem(s + it->next, n - it->next, re->source.p, re->source.n)
+                              : NULL;
         if (!hit) return INFER_OK;
         *begin = (size_t)(hit - s);
         *end = it->next = *begin + re->source.n;
@@ -518,10 +580,11 @@ infer_status regex_next(const tok_regex *re, regex_scratch *x, const char *s, si
         if (rc == PCRE2_ERROR_NOMATCH) return INFER_OK;
         if (rc < 0)
             return error_set(err, rc == PCRE2_ERROR_NOMEMORY ? INFER_NOMEM : INFER_LIMIT,
-                             "pattern '%.200s': no result within the limits (%d)", re->source.p, rc);
+                             "pattern '%.200s': no result within the limits (%d)", re->source.p,
+                             rc);
         const PCRE2_SIZE *o = pcre2_get_ovector_pointer(x->data);
         if (o[0] == o[1] && it->any && o[1] == it->last_end) { // empty right after a match
-            int k = it->next < n ? utf8_decode(s + it->next, n - it->next, &(uint32_t){0}) : 1;
+            int k = it->next < n ? utf8_decode(s + it->next, n - it->next, &(uint32_t){ 0 }) : 1;
             it->next += k > 0 ? (size_t)k : 1;
             continue;
         }

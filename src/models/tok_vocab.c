@@ -1,8 +1,8 @@
 /*
  * tok_vocab.c: the tokenizer's tables: strings to ids, pairs to merges, byte tries.
  *
- * All are open-addressing tables at most two thirds full, filled once and then only read. Strings lie
- * in one pool; a slot keeps half of the string's hash, so that a miss seldom touches the pool.
+ * All are open-addressing tables at most two thirds full, filled once and then only read. Strings
+ * lie in one pool; a slot keeps half of the string's hash, so that a miss seldom touches the pool.
  */
 #include "models/tok.h"
 
@@ -17,7 +17,7 @@ static uint64_t hash_bytes(const char *s, size_t n)
         n -= 8;
     }
     w = 0;
-    switch (n) { // a constant size each: plain loads
+    switch (n) {                                      // a constant size each: plain loads
     case 7: w |= (uint64_t)(unsigned char)s[6] << 48; // fall through
     case 6: w |= (uint64_t)(unsigned char)s[5] << 40; // fall through
     case 5: w |= (uint64_t)(unsigned char)s[4] << 32; // fall through
@@ -35,7 +35,8 @@ static uint64_t hash_bytes(const char *s, size_t n)
 static uint32_t table_size(size_t n) // a power of two that n entries fill to two thirds at most
 {
     uint32_t size = 16;
-    while (size < n + n / 2 + 1) size *= 2;
+    while (size < n + n / 2 + 1)
+        size *= 2;
     return size;
 }
 
@@ -88,11 +89,12 @@ infer_status pair_map_init(pair_map *m, arena *a, size_t n, infer_error *err)
 void pair_map_put(pair_map *m, int32_t a, int32_t b, uint32_t rank, int32_t id)
 {
     uint32_t i = pair_hash(a, b) & m->mask;
-    while (m->slots[i].a >= 0 && (m->slots[i].a != a || m->slots[i].b != b)) i = (i + 1) & m->mask;
-    m->slots[i] = (pair_slot){a, b, rank, id};
+    while (m->slots[i].a >= 0 && (m->slots[i].a != a || m->slots[i].b != b))
+        i = (i + 1) & m->mask;
+    m->slots[i] = (pair_slot){ a, b, rank, id };
 }
 
-// ---- tries ------------------------------------------------------------------------------------------
+// ---- tries ----------------------------------------------------------------------------------
 
 static infer_status trie_grow(trie *t, infer_error *err)
 {
@@ -103,7 +105,8 @@ static infer_status trie_grow(trie *t, infer_error *err)
         uint64_t s = t->slots[i];
         if (!s) continue;
         uint32_t j = trie_hash((uint32_t)(s >> 32), s >> 24 & 0xff) & (size - 1);
-        while (slots[j]) j = (j + 1) & (size - 1);
+        while (slots[j])
+            j = (j + 1) & (size - 1);
         slots[j] = s;
     }
     mem_free(t->slots);
@@ -138,7 +141,8 @@ infer_status trie_add(trie *t, const char *s, size_t n, int32_t value, infer_err
             continue;
         }
         uint32_t j = trie_hash(node, c) & t->mask;
-        while (t->slots[j]) j = (j + 1) & t->mask;
+        while (t->slots[j])
+            j = (j + 1) & t->mask;
         t->slots[j] = (uint64_t)node << 32 | (uint64_t)c << 24 | next;
     }
     t->value[node] = value;

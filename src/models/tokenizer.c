@@ -1,8 +1,8 @@
 /*
  * tokenizer.c: encoding's course, opening by path, and the public functions.
  *
- *   text → added tokens cut out → normalizers → added tokens that match normalized text → pre-tokenizers
- *        → model → post-processors
+ *   text → added tokens cut out → normalizers → added tokens that match normalized text →
+ * pre-tokenizers → model → post-processors
  */
 #include "models/tokenizer.h"
 
@@ -28,7 +28,7 @@ void work_free(tok_work *w)
     mem_free(w->ids);
 }
 
-// ---- encoding -----------------------------------------------------------------------------------------
+// ---- encoding -------------------------------------------------------------------------------
 
 // A stretch of text without added tokens; first: it begins where the whole text begins.
 typedef infer_status stretch_fn(tok_work *w, const char *s, size_t n, bool first);
@@ -42,7 +42,7 @@ static infer_status encode_words(tok_work *w, const char *s, size_t n, bool firs
     infer_status st;
     GROW(st, w->pieces[0].v, w->pieces[0].cap, 1, w->err);
     if (st) return st;
-    w->pieces[0].v[w->pieces[0].n++] = (piece){0, (uint32_t)n, first};
+    w->pieces[0].v[w->pieces[0].n++] = (piece){ 0, (uint32_t)n, first };
     TRY(pre_run(w, &k));
     for (size_t i = 0; i < w->pieces[k].n; i++) {
         piece p = w->pieces[k].v[i];
@@ -56,7 +56,8 @@ static bool word_before(const char *s, size_t at)
     uint32_t cp = 0;
     size_t b = at;
     if (!at) return false;
-    do b--;
+    do
+        b--;
     while (b && ((unsigned char)s[b] & 0xC0) == 0x80);
     utf8_decode(s + b, at - b, &cp);
     return cp_is_word(cp);
@@ -75,7 +76,8 @@ static size_t spaces_begin(const char *s, size_t low, size_t at)
     uint32_t cp = 0;
     while (at > low) {
         size_t b = at - 1;
-        while (b > low && ((unsigned char)s[b] & 0xC0) == 0x80) b--;
+        while (b > low && ((unsigned char)s[b] & 0xC0) == 0x80)
+            b--;
         if (!utf8_decode(s + b, at - b, &cp) || !cp_is_space(cp)) break;
         at = b;
     }
@@ -107,9 +109,9 @@ static int32_t longest_match(const trie *tr, const char *s, size_t n, size_t at,
     return found;
 }
 
-/* Leftmost-longest matches of the trie's tokens; fn gets what lies between. A match inside the space
- * that an earlier token took (rstrip) still counts, and what follows it is text again: so does the
- * reference. */
+/* Leftmost-longest matches of the trie's tokens; fn gets what lies between. A match inside the
+ * space that an earlier token took (rstrip) still counts, and what follows it is text again: so
+ * does the reference. */
 static infer_status cut_added(tok_work *w, const trie *tr, bool plain, const char *s, size_t n,
                               bool first, stretch_fn *fn)
 {
@@ -170,7 +172,8 @@ static infer_status post_process(tok_work *w)
         size_t n = w->n_ids, cap = 0, k = 0, times = 0;
         int32_t *out = NULL;
         infer_status st;
-        for (size_t j = 0; j < s->n_pieces; j++) times += s->pieces[j] < 0;
+        for (size_t j = 0; j < s->n_pieces; j++)
+            times += s->pieces[j] < 0;
         GROW(st, out, cap, n * times + s->n_pieces + 1, w->err);
         if (st) return st;
         for (size_t j = 0; j < s->n_pieces; j++) {
@@ -192,11 +195,11 @@ static infer_status post_process(tok_work *w)
 infer_status tok_encode(const tokenizer *t, int32_t **ids, size_t *n_ids, const char *s, size_t n,
                         const tok_options *o, infer_error *err)
 {
-    static const tok_options none = {0};
+    static const tok_options none = { 0 };
     if (!o) o = &none;
     if (n > TOK_MAX_TEXT) return error_set(err, INFER_LIMIT, "text of %zu bytes: at most 1 GiB", n);
     if (!utf8_valid(s, n)) return error_set(err, INFER_ARGUMENT, "text is not valid UTF-8");
-    tok_work w = {.t = t, .err = err};
+    tok_work w = { .t = t, .err = err };
     infer_status st = regex_scratch_new(&w.regex, err);
     if (!st && n)
         st = cut_added(&w, &t->added_raw, o->plain_text, s, n, true,
@@ -213,7 +216,7 @@ infer_status tok_encode(const tokenizer *t, int32_t **ids, size_t *n_ids, const 
     return st;
 }
 
-// ---- questions ------------------------------------------------------------------------------------------
+// ---- questions ------------------------------------------------------------------------------
 
 static bool has(const tokenizer *t, int32_t id)
 {
@@ -238,7 +241,10 @@ int32_t tok_find(const tokenizer *t, const char *token)
     return b >= 0 ? t->byte_id[b] : id;
 }
 
-bool tok_is_special(const tokenizer *t, int32_t id) { return has(t, id) && t->flags[id] & TOK_SPECIAL; }
+bool tok_is_special(const tokenizer *t, int32_t id)
+{
+    return has(t, id) && t->flags[id] & TOK_SPECIAL;
+}
 bool tok_is_end(const tokenizer *t, int32_t id) { return has(t, id) && t->flags[id] & TOK_END; }
 int32_t tok_bos(const tokenizer *t) { return t->bos; }
 int32_t tok_eos(const tokenizer *t) { return t->eos; }
@@ -246,15 +252,16 @@ bool tok_adds_bos(const tokenizer *t) { return t->adds_bos; }
 bool tok_adds_eos(const tokenizer *t) { return t->adds_eos; }
 const char *tok_chat_template(const tokenizer *t) { return t->chat_template; }
 
-// ---- opening ----------------------------------------------------------------------------------------------
+// ---- opening --------------------------------------------------------------------------------
 
 infer_status tokenizer_from_folder(tokenizer **out, const char *folder, infer_error *err)
 {
-    arena a = {0};
+    arena a = { 0 };
     size_t n = strlen(folder);
-    char *path = arena_printf(&a, n && folder[n - 1] == '/' ? "%stokenizer.json" : "%s/tokenizer.json",
-                              folder);
-    infer_status st = path ? tok_load_json(out, path, err) : error_set(err, INFER_NOMEM, "%s", folder);
+    char *path = arena_printf(
+        &a, n && folder[n - 1] == '/' ? "%stokenizer.json" : "%s/tokenizer.json", folder);
+    infer_status st =
+        path ? tok_load_json(out, path, err) : error_set(err, INFER_NOMEM, "%s", folder);
     arena_free(&a);
     return st ? st : error_clear(err);
 }
@@ -266,7 +273,8 @@ static infer_status open_gguf(tokenizer **out, const char *path, infer_error *er
     bool folder = false;
     infer_status st = model_locate(&found, &folder, path, err);
     if (!st && folder)
-        st = error_set(err, INFER_NOT_FOUND, "%s: has neither tokenizer.json nor a GGUF file", path);
+        st =
+            error_set(err, INFER_NOT_FOUND, "%s: has neither tokenizer.json nor a GGUF file", path);
     if (!st) st = gguf_open(&g, found, NULL, NULL, err);
     if (!st) st = tokenizer_from_gguf(out, g, err);
     gguf_close(g);
@@ -276,19 +284,23 @@ static infer_status open_gguf(tokenizer **out, const char *path, infer_error *er
 
 static infer_status open_path(tokenizer **out, const char *path, infer_error *err)
 {
-    arena a = {0};
+    arena a = { 0 };
     size_t n = strlen(path);
     infer_status st;
     char *inside = arena_printf(&a, "%s/tokenizer.json", path);
-    if (!inside) st = error_set(err, INFER_NOMEM, "%s", path);
-    else if (dir_exists(path) && file_exists(inside)) st = tok_load_json(out, inside, err);
-    else if (n > 5 && !strcmp(path + n - 5, ".json")) st = tok_load_json(out, path, err);
-    else st = open_gguf(out, path, err);
+    if (!inside)
+        st = error_set(err, INFER_NOMEM, "%s", path);
+    else if (dir_exists(path) && file_exists(inside))
+        st = tok_load_json(out, inside, err);
+    else if (n > 5 && !strcmp(path + n - 5, ".json"))
+        st = tok_load_json(out, path, err);
+    else
+        st = open_gguf(out, path, err);
     arena_free(&a);
     return st;
 }
 
-// ---- the public face: an infer_tokenizer is a tokenizer --------------------------------------------------
+// ---- the public face: an infer_tokenizer is a tokenizer -------------------------------------
 
 static const tokenizer *inner(const infer_tokenizer *t) { return (const tokenizer *)t; }
 
@@ -312,8 +324,9 @@ const infer_tokenizer *infer_model_tokenizer(const infer_model *model)
 infer_status infer_tokenize(const infer_tokenizer *tok, int32_t **ids, size_t *n_ids, const char *s,
                             size_t n, const infer_tokenize_options *options, infer_error *err)
 {
-    tok_options o = {0};
-    if (options) o = (tok_options){.no_special = options->no_special, .plain_text = options->plain_text};
+    tok_options o = { 0 };
+    if (options)
+        o = (tok_options){ .no_special = options->no_special, .plain_text = options->plain_text };
     return tok_encode(inner(tok), ids, n_ids, s, n, &o, err);
 }
 
