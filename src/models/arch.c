@@ -46,42 +46,94 @@ void arch_list(char *text, size_t size)
     }
 }
 
-void plan_usual(loader *l, layer_plan *p, int layer)
+/* ---- the usual layer ------------------------------------------------------------------------- */
+
+/* GGUF does not say whether there are biases: the tensors do. */
+static bias_rule rule_of(const loader *l, bool bias)
+{
+    return l->m->gguf ? BIAS_OPTIONAL : bias ? BIAS_NEEDED : BIAS_NONE;
+}
+
+static void plan_qk_norms(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;
-    bool is_gguf = l->m->gguf != NULL;
-    // GGUF does not say whether there are biases: the tensors do
-    bias_rule o = is_gguf ? BIAS_OPTIONAL : c->attention_bias ? BIAS_NEEDED : BIAS_NONE;
-    bias_rule qkv = c->qkv_bias ? BIAS_NEEDED : o;
-    bias_rule mlp = is_gguf ? BIAS_OPTIONAL : c->mlp_bias ? BIAS_NEEDED : BIAS_NONE;
-    int q_width = c->n_heads * c->head_dim, kv_width = c->n_kv_heads * c->head_dim;
+    int head = c->head_dim, heads = c->n_heads, kv_heads = c->n_kv_heads;
+    p->qk_norm_whole = c->qk_norm == QK_NORM_WHOLE;
+    p->qk_norm_per_head = c->qk_norm == QK_NORM_EACH_HEAD;
+    p->qk_norm_after_rope = c->qk_norm_after_rope;
+    if (c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_WHOLE) {
+        bool whole = p->qk_norm_whole;
+        load_norm(l, &p->q_norm, ROLE_Q_NORM, layer, whole ? heads * head : head, false);
+        load_norm(l, &p->k_norm, ROLE_K_NORM, layer, whole ? kv_heads * head : head, false);
+    } else if (c->qk_norm == QK_NORM_EACH_HEAD) {
+        load_head_norms(l, &p->q_norm, ROLE_Q_NORM, layer, heads, head);
+        load_head_norms(l, &p->k_norm, ROLE_K_NORM, layer, kv_heads, head);
+    }
+}
+
+void plan_attention(loader *l, layer_plan *p, int layer)
+{
+    const config *c = &l->c;
+    bias_rule o = rule_of(l, c->attention_bias), qkv = c->qkv_bias ? BIAS_NEEDED : o;
+    int q_width = c->n_heads * c->head_dim, k_width = c->n_kv_heads * c->head_dim;
+    int v_width = c->n_kv_heads * c->head_dim_v;
 
     load_norm(l, &p->attn_norm, ROLE_ATTN_NORM, layer, c->d_model, false);
-    load_linear(l, &p->q, ROLE_Q, layer, q_width, c->d_model, qkv);
-    load_linear(l, &p->k, ROLE_K, layer, kv_width, c->d_model, qkv);
-    load_linear(l, &p->v, ROLE_V, layer, c->n_kv_heads * c->head_dim_v, c->d_model, qkv);
+    load_norm(l, &p->post_attn_norm, ROLE_POST_ATTN_NORM, layer, c->d_model, false);
+    if (load_has(l, ROLE_QKV, layer) || (c->fused_qkv && !load_has(l, ROLE_Q, layer))) {
+        int groups = l->arch->hf_qkv_by_head && !l->m->gguf ? c->n_kv_heads : 1;
+        load_fused(l, (linear *const[]){ &p->q, &p->k, &p->v },
+                   (int[]){ q_width, k_width, v_width }, 3, ROLE_QKV, layer, c->d_model, groups,
+                   qkv);
+    } else {
+        load_linear(l, &p->q, ROLE_Q, layer, q_width, c->d_model, qkv);
+        load_linear(l, &p->k, ROLE_K, layer, k_width, c->d_model, qkv);
+        load_linear(l, &p->v, ROLE_V, layer, v_width, c->d_model, qkv);
+    }
     load_linear(l, &p->o, ROLE_O, layer, c->d_model, c->n_heads * c->head_dim_v, o);
+    plan_qk_norms(l, p, layer);
     p->n_heads = c->n_heads;
     p->n_kv_heads = c->n_kv_heads;
     p->head_dim = c->head_dim;
     p->head_dim_v = c->head_dim_v;
+    p->clip_qkv = (float)c->clip_qkv;
     bool sliding = c->window > 0 && (!c->sliding || c->sliding[layer]);
     p->window = sliding ? c->window : 0;
     // by the layer's kind, not by the window: a sliding layer without a window keeps its rope
     p->rope = c->has_local && c->sliding && c->sliding[layer] ? 1 : 0;
+    if (c->unrotated || (c->no_rope && c->no_rope[layer])) p->rope = -1;
     p->attn_scale = (float)(c->attn_scale > 0     ? c->attn_scale
                             : c->query_scalar > 0 ? 1 / sqrt(c->query_scalar)
                                                   : 1 / sqrt((double)c->head_dim));
     p->attn_softcap = (float)c->attn_softcap;
     p->kv_source = layer;
-
-    load_norm(l, &p->ffn_norm, ROLE_FFN_NORM, layer, c->d_model, false);
-    p->ffn = FFN_GATED;
-    p->act = c->act;
-    p->d_ff = c->d_ff;
-    load_linear(l, &p->gate, ROLE_GATE, layer, c->d_ff, c->d_model, mlp);
-    load_linear(l, &p->up, ROLE_UP, layer, c->d_ff, c->d_model, mlp);
-    load_linear(l, &p->down, ROLE_DOWN, layer, c->d_model, c->d_ff, mlp);
+    p->parallel = c->parallel;
     p->residual_scale = (float)c->residual_scale;
     p->layer_scale = 1;
+}
+
+void plan_ffn(loader *l, layer_plan *p, int layer)
+{
+    const config *c = &l->c;
+    bias_rule mlp = rule_of(l, c->mlp_bias);
+    load_norm(l, &p->ffn_norm, ROLE_FFN_NORM, layer, c->d_model, false);
+    load_norm(l, &p->post_ffn_norm, ROLE_POST_FFN_NORM, layer, c->d_model, false);
+    p->ffn = c->ffn;
+    p->act = c->act;
+    p->d_ff = c->d_ff;
+    if (c->fused_gate_up && !load_has(l, ROLE_GATE, layer)) {
+        load_fused(l, (linear *const[]){ &p->gate, &p->up }, (int[]){ c->d_ff, c->d_ff }, 2,
+                   ROLE_GATE_UP, layer, c->d_model, 1, mlp);
+    } else {
+        if (c->ffn == FFN_GATED)
+            load_linear(l, &p->gate, ROLE_GATE, layer, c->d_ff, c->d_model, mlp);
+        load_linear(l, &p->up, ROLE_UP, layer, c->d_ff, c->d_model, mlp);
+    }
+    load_linear(l, &p->down, ROLE_DOWN, layer, c->d_model, c->d_ff, mlp);
+}
+
+void plan_usual(loader *l, layer_plan *p, int layer)
+{
+    plan_attention(l, p, layer);
+    plan_ffn(l, p, layer);
 }

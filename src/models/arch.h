@@ -13,6 +13,7 @@
 /* What a tensor is for. */
 typedef enum tensor_role {
     ROLE_EMBED,
+    ROLE_POS_EMBED,
     ROLE_FINAL_NORM,
     ROLE_HEAD,
     ROLE_ATTN_NORM,
@@ -20,6 +21,7 @@ typedef enum tensor_role {
     ROLE_Q,
     ROLE_K,
     ROLE_V,
+    ROLE_QKV, // q, k and v in one tensor
     ROLE_O,
     ROLE_Q_NORM,
     ROLE_K_NORM,
@@ -27,12 +29,14 @@ typedef enum tensor_role {
     ROLE_POST_FFN_NORM,
     ROLE_GATE,
     ROLE_UP,
+    ROLE_GATE_UP, // both in one tensor
     ROLE_DOWN,
     ROLE_COUNT
 } tensor_role;
 
 /* '#' stands for the layer; ".weight" or ".bias" is added. A Hugging Face name counts from the text
- * model's prefix ("model."), or from outside it where it begins with '/'. */
+ * model's prefix ("model."), or from outside it where it begins with '/'. NULL: the family has no
+ * such tensor in that container. */
 typedef struct tensor_name {
     tensor_role role;
     const char *hf, *gguf;
@@ -53,6 +57,8 @@ struct arch {
     void (*plan_layer)(loader *l, layer_plan *p, int layer);
     rope_pairing gguf_pairing; // of rope in GGUF files (q and k rows permuted: adjacent)
     rope_pairing hf_pairing;
+    bool hf_transposed;  // Hugging Face files hold the layers' matrices as [n_in, n_out]
+    bool hf_qkv_by_head; // and rows of ROLE_QKV as q, k and v of one KV head after the other
 };
 
 extern const arch *const archs[]; // ends with NULL
@@ -70,6 +76,7 @@ struct loader {
     const char *prefix, *outer; // Hugging Face names: of the text model, and outside it
     bool *used;                 // [tensors of the file]
     fault_list faults;          // missing tensors and wrong shapes
+    uint64_t repacked_bytes;    // of matrices copied to the model's arena in another order
     bool out_of_memory;
 };
 
@@ -78,9 +85,20 @@ typedef enum bias_rule { BIAS_NONE, BIAS_OPTIONAL, BIAS_NEEDED } bias_rule;
 /* The weight [n_out, n_in] and its bias. */
 void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,
                  bias_rule bias);
+/* The bias alone, which the file must have. */
+const float *load_bias(loader *l, tensor_role role, int layer, int n_out);
+/* n_parts matrices over n_in inputs whose rows lie in one tensor, part after part, and their
+ * biases. Where n_groups is not 1 the tensor has that many groups of rows, each with its share of
+ * every part, and the rows are copied. */
+void load_fused(loader *l, linear *const *parts, const int *n_out, int n_parts, tensor_role role,
+                int layer, int n_in, int n_groups, bias_rule bias);
+/* Whether the file has the role's weight. */
+bool load_has(const loader *l, tensor_role role, int layer);
 /* The family's kind of norm over width. False where there is none (which is a fault unless
- * optional). */
+ * optional, or the family has no such norm). */
 bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, bool optional);
+/* As load_norm, for weights [n_heads, head_dim]: each head's own. */
+bool load_head_norms(loader *l, norm *out, tensor_role role, int layer, int n_heads, int head_dim);
 /* The weight alone, any number of rows where n_rows is 0. False where there is none (a fault unless
  * optional). */
 bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
@@ -93,8 +111,10 @@ infer_status loader_open(loader *l, infer_model *m, const arch *a, const config 
 /* Warns of tensors that nothing used; gives the faults. */
 infer_status loader_close(loader *l, infer_error *err);
 
-/* The usual layer: norm, q k v o, norm, gated FFN; window where the layer slides. Families that
- * differ change its result. */
+/* The usual layer by its config: norms as far as the family names them, q k v o, window where the
+ * layer slides, FFN. Families that differ change its result. */
+void plan_attention(loader *l, layer_plan *p, int layer);
+void plan_ffn(loader *l, layer_plan *p, int layer);
 void plan_usual(loader *l, layer_plan *p, int layer);
 
 #endif

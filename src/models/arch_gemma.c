@@ -80,13 +80,6 @@ static void gemma2_read(config_source *s, config *c)
         c->sliding[i] = 1;
 }
 
-static void gemma2_plan(loader *l, layer_plan *p, int layer)
-{
-    plan_usual(l, p, layer);
-    load_norm(l, &p->post_attn_norm, ROLE_POST_ATTN_NORM, layer, l->c.d_model, false);
-    load_norm(l, &p->post_ffn_norm, ROLE_POST_FFN_NORM, layer, l->c.d_model, false);
-}
-
 const arch arch_gemma2 = {
     .name = "gemma2",
     .hf_names = (const char *const[]){ "gemma2", "Gemma2ForCausalLM", NULL },
@@ -94,7 +87,7 @@ const arch arch_gemma2 = {
     .names = post_norm_names,
     .defaults = gemma2_defaults,
     .read_config = gemma2_read,
-    .plan_layer = gemma2_plan,
+    .plan_layer = plan_usual,
 };
 
 /* ---- Gemma 3 --------------------------------------------------------------------------------- */
@@ -107,6 +100,7 @@ static void gemma3_defaults(config *c, bool is_gguf)
     c->n_ctx = 131072;
     c->window = 4096;
     c->pattern = 6;
+    c->qk_norm = QK_NORM_HEAD;
     c->query_scalar = is_gguf ? 0 : 256;
     c->rope.base = 1000000;
     c->rope_local.base = 10000;
@@ -127,13 +121,6 @@ static void gemma3_read(config_source *s, config *c)
         c->sliding[i] = (i + 1) % c->pattern != 0;
 }
 
-static void gemma3_plan(loader *l, layer_plan *p, int layer)
-{
-    gemma2_plan(l, p, layer);
-    load_norm(l, &p->q_norm, ROLE_Q_NORM, layer, l->c.head_dim, false);
-    load_norm(l, &p->k_norm, ROLE_K_NORM, layer, l->c.head_dim, false);
-}
-
 const arch arch_gemma3 = {
     .name = "gemma3",
     .hf_names = (const char *const[]){ "gemma3_text", "gemma3", "Gemma3ForCausalLM",
@@ -142,5 +129,5 @@ const arch arch_gemma3 = {
     .names = post_norm_names,
     .defaults = gemma3_defaults,
     .read_config = gemma3_read,
-    .plan_layer = gemma3_plan,
+    .plan_layer = plan_usual,
 };

@@ -43,14 +43,8 @@ static void qwen3_defaults(config *c, bool is_gguf)
 {
     qwen2_defaults(c, is_gguf);
     c->qkv_bias = false;
+    c->qk_norm = QK_NORM_HEAD;
     if (!is_gguf) c->head_dim = 128;
-}
-
-static void qwen3_plan(loader *l, layer_plan *p, int layer)
-{
-    plan_usual(l, p, layer);
-    load_norm(l, &p->q_norm, ROLE_Q_NORM, layer, l->c.head_dim, false);
-    load_norm(l, &p->k_norm, ROLE_K_NORM, layer, l->c.head_dim, false);
 }
 
 const arch arch_qwen3 = {
@@ -59,5 +53,5 @@ const arch arch_qwen3 = {
     .gguf_names = (const char *const[]){ "qwen3", NULL },
     .defaults = qwen3_defaults,
     .read_config = read_window,
-    .plan_layer = qwen3_plan,
+    .plan_layer = plan_usual,
 };

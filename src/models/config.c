@@ -343,6 +343,8 @@ static void read_rope_gguf(config_source *s, config *c)
         set_scaling(s, r, cfg_name(s, NULL, "rope.scaling.type"), type, strlen(type));
     else if (given == FOUND && r->factor != 1)
         r->scaling = ROPE_LINEAR;
+    else if (gguf_find_tensor(s->g, "rope_factors_long.weight"))
+        r->scaling = ROPE_LONGROPE; // Phi 3 files name no type
     if (r->scaling == ROPE_PLAIN) r->factor = 1;
     if (r->scaling == ROPE_LONGROPE && given != FOUND) r->factor = 0; // finish_rope works it out
     r->divisors = factor_tensor(s, &r->n_divisors, "rope_freqs.weight");
@@ -387,6 +389,28 @@ static void read_layer_types(config_source *s, config *c)
                       i, name ? name : "no string");
     }
     c->sliding = sliding;
+}
+
+/* A number, or a letter for each of the layers that repeat: L slides, G sees everything. */
+static void read_pattern_json(config_source *s, config *c)
+{
+    setting v;
+    const char *key = "sliding_window_pattern|_sliding_window_pattern", *kinds;
+    if (look(s, &v, key, NULL) != FOUND) return;
+    if (!json_is_string(v.json)) {
+        cfg_int(s, &c->pattern, key, NULL, 1, MAX_LAYERS);
+        return;
+    }
+    if (cfg_string(s, &kinds, key, NULL) != FOUND || c->n_layers < 1) return;
+    size_t n = strlen(kinds);
+    if (n == 0 || strspn(kinds, "LG") != n) {
+        fault_add(&s->faults, "%s: expected a number or letters L and G, found '%.60s'",
+                  cfg_name(s, key, NULL), kinds);
+        return;
+    }
+    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    for (int i = 0; c->sliding && i < c->n_layers; i++)
+        c->sliding[i] = kinds[(size_t)i % n] == 'L';
 }
 
 /* GGUF gives the pattern as a number or as one flag for each layer. */
@@ -451,11 +475,11 @@ void config_read(config_source *s, config *c)
     if (cfg_int(s, &c->window, "sliding_window", "attention.sliding_window", 0, INT32_MAX) ==
         FOUND_NULL)
         c->window = 0;
-    cfg_int(s, &c->pattern, "sliding_window_pattern|_sliding_window_pattern", NULL, 1, MAX_LAYERS);
     if (s->g) {
         read_pattern_gguf(s, c);
         read_rope_gguf(s, c);
     } else {
+        read_pattern_json(s, c);
         read_layer_types(s, c);
         read_rope_json(s, c);
     }
@@ -527,7 +551,8 @@ void config_check(config_source *s, config *c)
     check_number(s, c->attn_softcap, 0, "attn_logit_softcapping");
     check_number(s, c->final_softcap, 0, "final_logit_softcapping");
     check_number(s, c->attn_scale, 0, "attention_multiplier");
-    if (s->faults.n) return;
+    check_number(s, c->clip_qkv, 0, "clip_qkv");
+    if (s->faults.n || c->unrotated) return;
 
     finish_rope(s, c, &c->rope, s->g ? "rope" : "rope_scaling");
     if (c->has_local) {

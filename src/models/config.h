@@ -24,6 +24,14 @@ typedef struct config_source {
     fault_list faults;
 } config_source;
 
+/* Norms of queries and keys. */
+typedef enum qk_norm {
+    QK_NORM_NONE,
+    QK_NORM_HEAD,      // of each head, with the same weights
+    QK_NORM_EACH_HEAD, // of each head, with its own weights
+    QK_NORM_WHOLE,     // of all heads together
+} qk_norm;
+
 typedef struct config {
     int n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, head_dim_v;
     int n_ctx; // trained context
@@ -33,12 +41,22 @@ typedef struct config {
     norm_kind norm;
     double norm_eps;
     float norm_offset; // added to norm weights
+    bool bare_norms;   // norms have no weights
+    qk_norm qk_norm;
+    bool qk_norm_after_rope;
+    double clip_qkv;               // 0: none
+    bool fused_qkv, fused_gate_up; // in one tensor, unless the file has them apart
+    bool head_bias;
+    bool parallel; // attention and FFN read the same stream
+    ffn_kind ffn;
     activation act;
 
     rope_spec rope;       // of layers that see everything, and of all where has_local is false
     rope_spec rope_local; // of sliding layers
     bool has_local;
     double rotary_fraction; // rotated part of a head
+    bool unrotated;         // no layer rotates: positions are learned
+    uint8_t *no_rope;       // [n_layers] 1: this one does not; NULL: all do
 
     int window;       // of sliding layers; 0: none
     uint8_t *sliding; // [n_layers] 1: sliding; NULL: the family's rule

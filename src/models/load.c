@@ -13,6 +13,7 @@
 /* The usual names: Llama's, which most families follow. */
 static const tensor_name usual_names[ROLE_COUNT] = {
     { ROLE_EMBED, "embed_tokens", "token_embd" },
+    { ROLE_POS_EMBED, NULL, NULL },
     { ROLE_FINAL_NORM, "norm", "output_norm" },
     { ROLE_HEAD, "/lm_head", "output" },
     { ROLE_ATTN_NORM, "layers.#.input_layernorm", "blk.#.attn_norm" },
@@ -20,6 +21,7 @@ static const tensor_name usual_names[ROLE_COUNT] = {
     { ROLE_Q, "layers.#.self_attn.q_proj", "blk.#.attn_q" },
     { ROLE_K, "layers.#.self_attn.k_proj", "blk.#.attn_k" },
     { ROLE_V, "layers.#.self_attn.v_proj", "blk.#.attn_v" },
+    { ROLE_QKV, "layers.#.self_attn.qkv_proj", "blk.#.attn_qkv" },
     { ROLE_O, "layers.#.self_attn.o_proj", "blk.#.attn_output" },
     { ROLE_Q_NORM, "layers.#.self_attn.q_norm", "blk.#.attn_q_norm" },
     { ROLE_K_NORM, "layers.#.self_attn.k_norm", "blk.#.attn_k_norm" },
@@ -27,6 +29,7 @@ static const tensor_name usual_names[ROLE_COUNT] = {
     { ROLE_POST_FFN_NORM, NULL, NULL },
     { ROLE_GATE, "layers.#.mlp.gate_proj", "blk.#.ffn_gate" },
     { ROLE_UP, "layers.#.mlp.up_proj", "blk.#.ffn_up" },
+    { ROLE_GATE_UP, "layers.#.mlp.gate_up_proj", "blk.#.ffn_up" },
     { ROLE_DOWN, "layers.#.mlp.down_proj", "blk.#.ffn_down" },
 };
 
@@ -37,6 +40,8 @@ static const struct {
     { "model.", "" },
     { "model.language_model.", "" },
     { "language_model.model.", "language_model." },
+    { "transformer.", "" },
+    { "gpt_neox.", "" },
     { "", "" },
 };
 
@@ -59,6 +64,12 @@ static const char *const foreign[] = {
     "rope_factors_",
 };
 
+/* Buffers that old checkpoints carry: frequencies, causal masks. */
+static const char *const buffers[] = {
+    "rotary_emb.inv_freq",    ".attn.bias", ".attn.masked_bias", ".attention.bias",
+    ".attention.masked_bias",
+};
+
 /* A tensor of either container. */
 typedef struct weight {
     const char *name;
@@ -77,6 +88,7 @@ typedef struct full_name {
     char s[256];
 } full_name;
 
+/* Empty where the family has no such tensor. */
 static full_name name_of(const loader *l, tensor_role role, int layer, const char *suffix)
 {
     const tensor_name *n = &usual_names[role];
@@ -85,6 +97,7 @@ static full_name name_of(const loader *l, tensor_role role, int layer, const cha
     const char *pattern = l->m->gguf ? n->gguf : n->hf;
     full_name out = { { 0 } };
     size_t at = 0;
+    if (!pattern) return out;
     if (!l->m->gguf) {
         const char *prefix = pattern[0] == '/' ? l->outer : l->prefix;
         at = (size_t)snprintf(out.s, sizeof(out.s), "%s", prefix);
@@ -190,16 +203,21 @@ static bool check_shape(loader *l, const weight *w, const int64_t *want, int n)
 /* Says that a tensor is missing, unless that was for its type, which has its fault already. */
 static bool missing(loader *l, const char *name, bool optional)
 {
-    if (!optional && !exists(l, name)) fault_add(&l->faults, "%s missing", name);
+    if (!optional && name[0] && !exists(l, name)) fault_add(&l->faults, "%s missing", name);
     return false;
 }
 
-bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
-                 bool optional)
+bool load_has(const loader *l, tensor_role role, int layer)
 {
-    full_name name = name_of(l, role, layer, ".weight");
+    return exists(l, name_of(l, role, layer, ".weight").s);
+}
+
+/* A matrix of which the file has n_rows x n_cols; 0 rows: any number. */
+static bool matrix_view(loader *l, tensor *out, const char *name, int n_rows, int n_cols,
+                        bool optional)
+{
     weight w;
-    if (!find(l, &w, name.s)) return missing(l, name.s, optional);
+    if (!find(l, &w, name)) return missing(l, name, optional);
     if (!check_shape(l, &w, (int64_t[]){ n_rows, n_cols }, 2)) return false;
     size_t row_bytes = quant_row_bytes((dtype)w.type, (size_t)n_cols);
     if (row_bytes == 0) {
@@ -215,6 +233,56 @@ bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows
                      .n_slices = 1,
                      .row_bytes = row_bytes };
     return true;
+}
+
+bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
+                 bool optional)
+{
+    return matrix_view(l, out, name_of(l, role, layer, ".weight").s, n_rows, n_cols, optional);
+}
+
+/* Memory of the model for a matrix in another order than the file's. */
+static uint8_t *repacked(loader *l, size_t bytes)
+{
+    uint8_t *p = arena_alloc(&l->m->mem, bytes, 1);
+    if (!p) l->out_of_memory = true;
+    l->repacked_bytes += bytes;
+    return p;
+}
+
+/* The file has [n_cols, n_rows]; *out is [n_rows, n_cols] in the same type. */
+static void load_transposed(loader *l, tensor *out, const char *name, int n_rows, int n_cols)
+{
+    tensor t;
+    if (!matrix_view(l, &t, name, n_cols, n_rows, false)) return;
+    size_t size = quant_row_bytes(t.type, 1); // of an element; 0: it comes in blocks
+    if (size == 0) {
+        fault_add(&l->faults, "tensor '%s': type %s cannot be transposed", name,
+                  quant_formats[t.type]->name);
+        return;
+    }
+    uint8_t *to = repacked(l, (size_t)n_rows * (size_t)n_cols * size);
+    if (!to) return;
+    *out = (tensor){ .name = t.name,
+                     .data = to,
+                     .type = t.type,
+                     .n_rows = n_rows,
+                     .n_cols = n_cols,
+                     .n_slices = 1,
+                     .row_bytes = (size_t)n_cols * size };
+    for (int r = 0; r < n_rows; r++)
+        for (int c = 0; c < n_cols; c++, to += size)
+            memcpy(to, t.data + (size_t)c * t.row_bytes + (size_t)r * size, size);
+}
+
+/* The matrix [n_rows, n_cols] of a layer, as the family's files hold it. */
+static void load_matrix(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols)
+{
+    full_name name = name_of(l, role, layer, ".weight");
+    if (l->arch->hf_transposed && !l->m->gguf)
+        load_transposed(l, out, name.s, n_rows, n_cols);
+    else
+        matrix_view(l, out, name.s, n_rows, n_cols, false);
 }
 
 void ignore_tensor(loader *l, tensor_role role)
@@ -247,26 +315,108 @@ static const float *load_vector(loader *l, const char *name, int width, bool opt
     return v;
 }
 
+const float *load_bias(loader *l, tensor_role role, int layer, int n_out)
+{
+    return load_vector(l, name_of(l, role, layer, ".bias").s, n_out, false);
+}
+
 void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,
                  bias_rule bias)
 {
     *out = (linear){ 0 };
-    load_tensor(l, &out->w, role, layer, n_out, n_in, false);
+    load_matrix(l, &out->w, role, layer, n_out, n_in);
     if (bias == BIAS_NONE) return;
     full_name name = name_of(l, role, layer, ".bias");
     out->bias = load_vector(l, name.s, n_out, bias == BIAS_OPTIONAL);
 }
 
+/* One part's rows of every group: `share` rows from row `first` of each. */
+static void gather_rows(loader *l, linear *out, const linear *whole, int first, int share,
+                        int n_groups)
+{
+    size_t row = whole->w.row_bytes, group = (size_t)(whole->w.n_rows / n_groups);
+    int n = share * n_groups;
+    uint8_t *to = repacked(l, (size_t)n * row);
+    float *bias = whole->bias ? arena_alloc(&l->m->mem, (size_t)n, sizeof(float)) : NULL;
+    if (!to || (whole->bias && !bias)) {
+        l->out_of_memory = true;
+        return;
+    }
+    for (int g = 0; g < n_groups; g++) {
+        size_t from = (size_t)g * group + (size_t)first, at = (size_t)g * (size_t)share;
+        memcpy(to + at * row, whole->w.data + from * row, (size_t)share * row);
+        if (bias) memcpy(bias + at, whole->bias + from, (size_t)share * sizeof(float));
+    }
+    *out = (linear){ .w = whole->w, .bias = bias };
+    out->w.data = to;
+    out->w.n_rows = n;
+}
+
+void load_fused(loader *l, linear *const *parts, const int *n_out, int n_parts, tensor_role role,
+                int layer, int n_in, int n_groups, bias_rule bias)
+{
+    int total = 0;
+    for (int i = 0; i < n_parts; i++)
+        total += n_out[i];
+    linear whole;
+    load_linear(l, &whole, role, layer, total, n_in, bias);
+    if (!tensor_present(&whole.w)) return; // a fault by now
+    for (int i = 0, first = 0; i < n_parts; i++) {
+        int share = n_out[i] / n_groups;
+        if (n_groups == 1)
+            *parts[i] = (linear){ .w = tensor_rows(&whole.w, first, share),
+                                  .bias = whole.bias ? whole.bias + first : NULL };
+        else
+            gather_rows(l, parts[i], &whole, first, share, n_groups);
+        first += share;
+    }
+}
+
 bool load_norm(loader *l, norm *out, tensor_role role, int layer, int width, bool optional)
 {
     *out = (norm){ 0 };
-    const float *w = load_vector(l, name_of(l, role, layer, ".weight").s, width, optional);
-    if (!w) return false;
+    full_name name = name_of(l, role, layer, ".weight");
+    const float *w = NULL;
+    if (!name.s[0]) return false;
+    if (!l->c.bare_norms) {
+        w = load_vector(l, name.s, width, optional);
+        if (!w) return false;
+    }
     *out = (norm){
         .kind = l->c.norm, .weight = w, .offset = l->c.norm_offset, .eps = (float)l->c.norm_eps
     };
-    if (l->c.norm == NORM_LAYER)
+    if (w && l->c.norm == NORM_LAYER)
         out->bias = load_vector(l, name_of(l, role, layer, ".bias").s, width, true);
+    return true;
+}
+
+bool load_head_norms(loader *l, norm *out, tensor_role role, int layer, int n_heads, int head_dim)
+{
+    *out = (norm){ 0 };
+    float *all = arena_alloc(&l->m->mem, (size_t)n_heads * (size_t)head_dim, sizeof(float));
+    if (!all) {
+        l->out_of_memory = true;
+        return false;
+    }
+    full_name name = name_of(l, role, layer, ".weight");
+    bool parted = !exists(l, name.s) && exists(l, name_of(l, role, layer, ".norms.0.weight").s);
+    if (parted) { // StableLM's files have a tensor for each head
+        for (int h = 0; h < n_heads; h++) {
+            char suffix[40];
+            snprintf(suffix, sizeof(suffix), ".norms.%d.weight", h);
+            const float *w = load_vector(l, name_of(l, role, layer, suffix).s, head_dim, false);
+            if (!w) return false;
+            memcpy(all + (size_t)h * (size_t)head_dim, w, (size_t)head_dim * sizeof(float));
+        }
+    } else {
+        tensor t;
+        if (!matrix_view(l, &t, name.s, n_heads, head_dim, false)) return false;
+        for (int h = 0; h < n_heads; h++)
+            tensor_row(all + (size_t)h * (size_t)head_dim, &t, h);
+    }
+    *out = (norm){
+        .kind = l->c.norm, .weight = all, .offset = l->c.norm_offset, .eps = (float)l->c.norm_eps
+    };
     return true;
 }
 
@@ -296,8 +446,11 @@ static bool is_foreign(const char *name, size_t n)
         size_t m = strlen(foreign[i]);
         if (n >= m && memcmp(name, foreign[i], m) == 0) return true;
     }
-    const char *tail = "rotary_emb.inv_freq"; // a buffer that old checkpoints carry
-    return n > strlen(tail) && memcmp(name + n - strlen(tail), tail, strlen(tail)) == 0;
+    for (int i = 0; i < COUNT_OF(buffers); i++) {
+        size_t m = strlen(buffers[i]);
+        if (n >= m && memcmp(name + n - m, buffers[i], m) == 0) return true;
+    }
+    return false;
 }
 
 static void warn_unused(const loader *l)
@@ -334,6 +487,9 @@ infer_status loader_close(loader *l, infer_error *err)
         s = fault_status(&l->faults, err, INFER_FORMAT, l->m->path);
     else if (l->used)
         warn_unused(l);
+    if (s == INFER_OK && l->repacked_bytes)
+        log_line(&l->m->log, INFER_LOG_INFO, "%s: %.1f MB of weights copied in another order",
+                 l->m->path, (double)l->repacked_bytes / 1e6);
     mem_free(l->used);
     l->used = NULL;
     return s;

@@ -138,6 +138,7 @@ static int larger(int a, int b) { return a > b ? a : b; }
 static infer_status plan_ropes(infer_model *m, const config *c, infer_error *err)
 {
     rope_pairing pairing = m->gguf ? m->arch->gguf_pairing : m->arch->hf_pairing;
+    if (c->unrotated) return INFER_OK;
     m->n_ropes = c->has_local ? 2 : 1;
     m->ropes = arena_zero(&m->mem, (size_t)m->n_ropes, sizeof(*m->ropes));
     if (!m->ropes) return error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
@@ -154,9 +155,11 @@ static void plan_ends(loader *l)
     if (load_tensor(l, &m->embed, ROLE_EMBED, 0, 0, c->d_model, false))
         m->n_vocab = m->embed.n_rows;
     m->embed_scale = (float)c->embed_scale;
+    load_tensor(l, &m->pos_embed, ROLE_POS_EMBED, 0, c->n_ctx, c->d_model, false);
     load_norm(l, &m->final_norm, ROLE_FINAL_NORM, 0, c->d_model, false);
     m->logit_scale = (float)c->logit_scale;
     m->final_softcap = (float)c->final_softcap;
+    if (c->head_bias) m->head.bias = load_bias(l, ROLE_HEAD, 0, m->n_vocab);
     // In GGUF files the tensor tells. Where config.json says tied, a head in the file is a copy.
     if (!m->gguf && c->tied)
         ignore_tensor(l, ROLE_HEAD);
