@@ -106,7 +106,7 @@ static int print_model(const infer_model *model, const infer_file *file, const c
     putchar('\n');
     for (int i = 0; i < n; i++) {
         const char *kernel = infer_kernel_name(level, rows[i].type);
-        bool slow = !kernel || !strncmp(kernel, "generic", 7) || !strncmp(kernel, "ref", 3);
+        bool slow = !kernel || strstr(kernel, "plain unpack") || strstr(kernel, " ref");
         if (slow && ++warnings)
             printf("slow       %s has no kernel of its own on %s (%.0f %% of the weights)\n",
                    rows[i].type, level, 100.0 * (double)rows[i].bytes / (double)m.weight_bytes);
