@@ -123,6 +123,10 @@ static inline uint32_t trie_step(const trie *t, uint32_t node, unsigned char c) 
 infer_status str_map_init(str_map *m, arena *a, size_t n, infer_error *err);
 void str_map_put(str_map *m, const tokenizer *t, int32_t id); // the same string again: replaced
 int32_t str_map_find(const str_map *m, const tokenizer *t, const char *s, size_t n);
+/* The same for up to TOK_BATCH of them. */
+#define TOK_BATCH 96
+void str_map_put_many(str_map *m, const tokenizer *t, const int32_t *ids, size_t n);
+void str_map_find_many(const str_map *m, const tokenizer *t, const text *s, int32_t *ids, size_t n);
 
 infer_status pair_map_init(pair_map *m, arena *a, size_t n, infer_error *err);
 void pair_map_put(pair_map *m, int32_t a, int32_t b, uint32_t rank, int32_t id);

@@ -53,6 +53,23 @@ static bool is(text s, const char *word) { return s.n == strlen(word) && !memcmp
 
 // ---- entries --------------------------------------------------------------------------------
 
+// As utf8_valid, eight bytes at a time where they are ASCII.
+static bool all_valid(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        uint64_t w;
+        uint32_t cp;
+        if (n - i >= 8 && (memcpy(&w, s + i, 8), !(w & 0x8080808080808080u))) {
+            i += 8;
+            continue;
+        }
+        int k = (unsigned char)s[i] < 0x80 ? 1 : utf8_decode(s + i, n - i, &cp);
+        if (!k) return false;
+        i += (size_t)k;
+    }
+    return true;
+}
+
 static infer_status read_entries(loader *l)
 {
     tokenizer *t = l->t;
@@ -75,7 +92,7 @@ static infer_status read_entries(loader *l)
         at += s[i].n;
         t->pool[at++] = 0;
     }
-    if (utf8_valid(t->pool, total)) return INFER_OK;
+    if (all_valid(t->pool, total)) return INFER_OK;
     for (size_t i = 0; i < n; i++)
         if (!utf8_valid(s[i].s, s[i].n))
             return error_set(l->err, INFER_FORMAT, "%s: " KEY("tokens") ": token %zu is not UTF-8",
@@ -122,12 +139,18 @@ static infer_status read_added(loader *l)
 static infer_status fill_vocab(loader *l, unsigned without) // bit k: leave out type k
 {
     tokenizer *t = l->t;
+    int32_t batch[TOK_BATCH];
+    size_t n = 0;
     TRY(str_map_init(&t->vocab, &t->mem, (size_t)t->n_ids, l->err));
     for (int32_t i = 0; i < t->n_ids; i++) {
         int k = type_of(l, (size_t)i);
-        if (k >= 0 && k < 8 && without >> k & 1) continue;
-        if (t->entries[i].n) str_map_put(&t->vocab, t, i);
+        if (!t->entries[i].n || (k >= 0 && k < 8 && without >> k & 1)) continue;
+        batch[n++] = i;
+        if (n < TOK_BATCH) continue;
+        str_map_put_many(&t->vocab, t, batch, n);
+        n = 0;
     }
+    str_map_put_many(&t->vocab, t, batch, n);
     return INFER_OK;
 }
 
@@ -162,25 +185,45 @@ static infer_status step_replace(loader *l, step_list *list, tok_step_type type,
 
 // ---- gpt2 -----------------------------------------------------------------------------------
 
-static infer_status read_merge(loader *l, text m, uint32_t rank, bytes *both)
+// The three strings of merge `rank`; both has room for the third.
+static infer_status merge_strings(loader *l, uint32_t rank, bytes *both, text *s)
 {
-    tokenizer *t = l->t;
+    text m = l->merges->strings[rank];
     const char *space = m.n > 1 ? memchr(m.s + 1, ' ', m.n - 1) : NULL;
     if (!space || space + 1 == m.s + m.n)
         return error_set(l->err, INFER_FORMAT, "%s: " KEY("merges") ": entry %u '%.*s' is no pair",
                          gguf_path(l->g), rank, (int)(m.n < 60 ? m.n : 60), m.s);
     size_t n = (size_t)(space - m.s), rest = m.n - n - 1;
-    both->n = 0;
+    s[0] = (text){ m.s, n };
+    s[1] = (text){ space + 1, rest };
+    s[2] = (text){ both->p + both->n, n + rest };
     TRY(bytes_add(both, m.s, n, l->err));
-    TRY(bytes_add(both, space + 1, rest, l->err));
-    int32_t a = str_map_find(&t->vocab, t, m.s, n), b = str_map_find(&t->vocab, t, space + 1, rest);
-    int32_t c = str_map_find(&t->vocab, t, both->p, both->n);
-    if (a < 0 || b < 0 || c < 0)
-        return error_set(l->err, INFER_FORMAT,
-                         "%s: " KEY("merges") ": entry %u '%.*s' names a token "
-                                              "that is not in the vocabulary",
-                         gguf_path(l->g), rank, (int)(m.n < 60 ? m.n : 60), m.s);
-    pair_map_put(&t->merges, a, b, rank, c);
+    return bytes_add(both, space + 1, rest, l->err);
+}
+
+static infer_status merge_batch(loader *l, uint32_t first, uint32_t n, bytes *both)
+{
+    text s[TOK_BATCH];
+    int32_t ids[TOK_BATCH];
+    size_t room = 0;
+    for (uint32_t i = 0; i < n; i++)
+        room += l->merges->strings[first + i].n;
+    both->n = 0;
+    TRY(bytes_room(both, room, l->err)); // the strings point into it: it must not move
+    for (uint32_t i = 0; i < n; i++)
+        TRY(merge_strings(l, first + i, both, s + 3 * i));
+    str_map_find_many(&l->t->vocab, l->t, s, ids, 3 * (size_t)n);
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t *v = ids + 3 * i;
+        text m = l->merges->strings[first + i];
+        if (v[0] < 0 || v[1] < 0 || v[2] < 0)
+            return error_set(
+                l->err, INFER_FORMAT,
+                "%s: " KEY("merges") ": entry %u '%.*s' names a token that is not in the "
+                                     "vocabulary",
+                gguf_path(l->g), first + i, (int)(m.n < 60 ? m.n : 60), m.s);
+        pair_map_put(&l->t->merges, v[0], v[1], first + i, v[2]);
+    }
     return INFER_OK;
 }
 
@@ -194,8 +237,9 @@ static infer_status read_merges(loader *l)
     TRY(pair_map_init(&l->t->merges, &l->t->mem, l->merges->count, l->err));
     bytes both = { 0 };
     infer_status st = INFER_OK;
-    for (uint32_t i = 0; i < l->merges->count && !st; i++)
-        st = read_merge(l, l->merges->strings[i], i, &both);
+    uint32_t count = (uint32_t)l->merges->count, step = TOK_BATCH / 3;
+    for (uint32_t i = 0; i < count && !st; i += step)
+        st = merge_batch(l, i, count - i < step ? count - i : step, &both);
     mem_free(both.p);
     return st;
 }

@@ -49,10 +49,9 @@ infer_status str_map_init(str_map *m, arena *a, size_t n, infer_error *err)
     return INFER_OK;
 }
 
-void str_map_put(str_map *m, const tokenizer *t, int32_t id)
+static void put(str_map *m, const tokenizer *t, int32_t id, uint64_t h)
 {
     tok_entry e = t->entries[id];
-    uint64_t h = hash_bytes(t->pool + e.at, e.n);
     uint32_t i = (uint32_t)h & m->mask, tag = (uint32_t)(h >> 32);
     for (; m->slots[i]; i = (i + 1) & m->mask) {
         if ((uint32_t)(m->slots[i] >> 32) != tag) continue;
@@ -62,10 +61,27 @@ void str_map_put(str_map *m, const tokenizer *t, int32_t id)
     m->slots[i] = (uint64_t)tag << 32 | ((uint32_t)id + 1);
 }
 
-int32_t str_map_find(const str_map *m, const tokenizer *t, const char *s, size_t n)
+void str_map_put(str_map *m, const tokenizer *t, int32_t id)
 {
-    if (!m->slots) return -1;
-    uint64_t h = hash_bytes(s, n);
+    put(m, t, id, hash_bytes(t->pool + t->entries[id].at, t->entries[id].n));
+}
+
+/* Large tables are far from the cache: the slots of a batch are asked for before the first is used.
+ */
+void str_map_put_many(str_map *m, const tokenizer *t, const int32_t *ids, size_t n)
+{
+    uint64_t h[TOK_BATCH];
+    for (size_t i = 0; i < n; i++) {
+        tok_entry e = t->entries[ids[i]];
+        h[i] = hash_bytes(t->pool + e.at, e.n);
+        PREFETCH(&m->slots[(uint32_t)h[i] & m->mask]);
+    }
+    for (size_t i = 0; i < n; i++)
+        put(m, t, ids[i], h[i]);
+}
+
+static int32_t find(const str_map *m, const tokenizer *t, const char *s, size_t n, uint64_t h)
+{
     uint32_t tag = (uint32_t)(h >> 32);
     for (uint32_t i = (uint32_t)h & m->mask; m->slots[i]; i = (i + 1) & m->mask) {
         if ((uint32_t)(m->slots[i] >> 32) != tag) continue;
@@ -74,6 +90,31 @@ int32_t str_map_find(const str_map *m, const tokenizer *t, const char *s, size_t
         if (e.n == n && !memcmp(t->pool + e.at, s, n)) return (int32_t)id;
     }
     return -1;
+}
+
+int32_t str_map_find(const str_map *m, const tokenizer *t, const char *s, size_t n)
+{
+    return m->slots ? find(m, t, s, n, hash_bytes(s, n)) : -1;
+}
+
+/* As str_map_put_many; a slot leads on to its entry, and that to its bytes. */
+void str_map_find_many(const str_map *m, const tokenizer *t, const text *s, int32_t *ids, size_t n)
+{
+    uint64_t h[TOK_BATCH];
+    for (size_t i = 0; i < n; i++) {
+        h[i] = hash_bytes(s[i].s, s[i].n);
+        PREFETCH(&m->slots[(uint32_t)h[i] & m->mask]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = (uint32_t)m->slots[(uint32_t)h[i] & m->mask];
+        if (id) PREFETCH(&t->entries[id - 1]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = (uint32_t)m->slots[(uint32_t)h[i] & m->mask];
+        if (id) PREFETCH(t->pool + t->entries[id - 1].at);
+    }
+    for (size_t i = 0; i < n; i++)
+        ids[i] = find(m, t, s[i].s, s[i].n, h[i]);
 }
 
 infer_status pair_map_init(pair_map *m, arena *a, size_t n, infer_error *err)
