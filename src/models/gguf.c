@@ -262,7 +262,7 @@ static infer_status read_tensor(cursor *c, gguf_tensor *t, uint64_t *offset, uin
 {
     infer_status s = read_name(c, &t->name, MAX_NAME, "tensor", index);
     if (s != INFER_OK) return s;
-    uint32_t n_dims;
+    uint32_t n_dims = 0;
     if ((s = read32(c, &n_dims, "the tensor list")) != INFER_OK) return s;
     if (n_dims < 1 || n_dims > 4)
         return error_set(c->err, INFER_FORMAT,
@@ -272,7 +272,7 @@ static infer_status read_tensor(cursor *c, gguf_tensor *t, uint64_t *offset, uin
     for (int i = 0; i < 4; i++)
         t->dims[i] = 1;
     for (int i = 0; i < t->n_dims; i++) {
-        uint64_t d;
+        uint64_t d = 0;
         if ((s = read64(c, &d, "the tensor list")) != INFER_OK) return s;
         if (d == 0 || d > INT64_MAX)
             return error_set(c->err, INFER_FORMAT,

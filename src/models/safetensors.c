@@ -187,8 +187,8 @@ static infer_status read_shard(safetensors *s, const char *path, const map_optio
     if ((st = map_open(m, path, o, log, err)) != INFER_OK) return st;
     s->n_maps++;
 
-    json_t *header;
-    size_t start;
+    json_t *header = NULL;
+    size_t start = 0;
     if ((st = read_header(&header, &start, m, err)) != INFER_OK) return st;
     const char *name;
     json_t *entry;
