@@ -53,6 +53,7 @@ typedef struct infer_model_info {
     const char *quant;   // the type that most weight bytes have, "q4_k"
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx_train, window;
     uint64_t n_params, weight_bytes, file_bytes;
+    uint64_t repacked_bytes; // of weights held in memory in another order than the file's
     bool has_tokenizer;
 } infer_model_info;
 /* Strings live as long as the model. */

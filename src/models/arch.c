@@ -8,11 +8,14 @@
 #include <string.h>
 
 extern const arch arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma, arch_gemma2,
-    arch_gemma3;
+    arch_gemma3, arch_mixtral, arch_qwen2_moe, arch_qwen3_moe, arch_olmoe, arch_granite_moe,
+    arch_glm4_moe;
 
 const arch *const archs[] = {
     &arch_llama, &arch_mistral, &arch_qwen2,  &arch_qwen3,
-    &arch_gemma, &arch_gemma2,  &arch_gemma3, NULL,
+    &arch_gemma, &arch_gemma2,  &arch_gemma3,
+    &arch_mixtral, &arch_qwen2_moe, &arch_qwen3_moe, &arch_olmoe, &arch_granite_moe, &arch_glm4_moe,
+    NULL,
 };
 
 static bool has_name(const char *const *names, const char *name, size_t n)

@@ -31,10 +31,24 @@ typedef enum tensor_role {
     ROLE_UP,
     ROLE_GATE_UP, // both in one tensor
     ROLE_DOWN,
+    /* Mixture of experts: each expert's tensors, all of them in one, the shared expert's. */
+    ROLE_ROUTER,
+    ROLE_SELECT_BIAS,
+    ROLE_EXPERT_GATE,
+    ROLE_EXPERT_UP,
+    ROLE_EXPERT_DOWN,
+    ROLE_EXPERTS_GATE_UP,
+    ROLE_EXPERTS_DOWN,
+    ROLE_SHARED_GATE,
+    ROLE_SHARED_UP,
+    ROLE_SHARED_GATE_UP,
+    ROLE_SHARED_DOWN,
+    ROLE_SHARED_ROUTER,
     ROLE_COUNT
 } tensor_role;
 
-/* '#' stands for the layer; ".weight" or ".bias" is added. A Hugging Face name counts from the text
+/* '#' stands for the layer, '@' for the expert; ".weight" or ".bias" is added, unless the name ends
+ * with '!', which is left out. A Hugging Face name counts from the text
  * model's prefix ("model."), or from outside it where it begins with '/'. NULL: the family has no
  * such tensor in that container. */
 typedef struct tensor_name {
@@ -76,7 +90,6 @@ struct loader {
     const char *prefix, *outer; // Hugging Face names: of the text model, and outside it
     bool *used;                 // [tensors of the file]
     fault_list faults;          // missing tensors and wrong shapes
-    uint64_t repacked_bytes;    // of matrices copied to the model's arena in another order
     bool out_of_memory;
 };
 
@@ -103,6 +116,28 @@ bool load_head_norms(loader *l, norm *out, tensor_role role, int layer, int n_he
  * optional). */
 bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
                  bool optional);
+/* Experts' matrices in one tensor [n_slices, n_rows, n_cols]; as load_tensor. */
+bool load_stack(loader *l, tensor *out, tensor_role role, int layer, int n_slices, int n_rows,
+                int n_cols, bool optional);
+/* The matrix of one expert. */
+void load_expert(loader *l, tensor *out, tensor_role role, int layer, int expert, int n_rows,
+                 int n_cols);
+/* n numbers, as float32. NULL where there are none (a fault unless optional). */
+const float *load_floats(loader *l, tensor_role role, int layer, int n, bool optional);
+/* Numbers [n_rows, n] beside the tensor of a role, whose name `suffix` follows. */
+const float *load_float_rows(loader *l, tensor_role role, int layer, const char *suffix, int n_rows,
+                             int n, bool optional);
+/* The bytes of a tensor of no type of ours, of n_dims dimensions as in dims, that stand for n_params
+ * parameters; NULL where there are none, which is a fault. */
+const uint8_t *load_bytes(loader *l, tensor_role role, int layer, const char *suffix,
+                          const int64_t *dims, int n_dims, uint64_t n_params);
+/* Whether the file has the role's tensor with another ending than ".weight". */
+bool load_has_suffix(const loader *l, tensor_role role, int layer, const char *suffix);
+/* Memory of the model for weights in another order than the file's, counted. */
+uint8_t *load_repacked(loader *l, size_t bytes);
+/* Columns first, first + step, … of t as the rows of *out, copied; quantised ones become float32. */
+void load_exchanged(loader *l, tensor *out, const tensor *t, int first, int step);
+
 /* A tensor that the file may have and the model does not need. */
 void ignore_tensor(loader *l, tensor_role role);
 /* Opens the loader on m's container and finds the names' prefix. */
@@ -116,5 +151,17 @@ infer_status loader_close(loader *l, infer_error *err);
 void plan_attention(loader *l, layer_plan *p, int layer);
 void plan_ffn(loader *l, layer_plan *p, int layer);
 void plan_usual(loader *l, layer_plan *p, int layer);
+
+/* ---- families with experts (experts.c) -------------------------------------------------------- */
+
+/* Reads c->moe, which holds the family's defaults; and checks it. */
+void config_read_experts(config_source *s, config *c);
+void config_check_experts(config_source *s, const config *c);
+/* The layer's FFN is the dense one: by the file's tensors in GGUF, else by the config. */
+bool layer_is_dense(const loader *l, int layer);
+/* Norms, router, experts and shared expert. */
+void plan_moe(loader *l, layer_plan *p, int layer);
+/* plan_attention, then plan_ffn or plan_moe. */
+void plan_with_experts(loader *l, layer_plan *p, int layer);
 
 #endif

@@ -7,12 +7,12 @@
 
 static void llama_defaults(config *c, bool is_gguf)
 {
-    (void)is_gguf;
     c->norm = NORM_RMS;
     c->norm_eps = 1e-6;
     c->act = ACT_SILU;
     c->rope.base = 10000;
     c->n_ctx = 2048;
+    if (is_gguf) c->moe.renormalise = true; // Mixtral's files are called llama too
 }
 
 const arch arch_llama = {
@@ -20,7 +20,8 @@ const arch arch_llama = {
     .hf_names = (const char *const[]){ "llama", "LlamaForCausalLM", NULL },
     .gguf_names = (const char *const[]){ "llama", NULL },
     .defaults = llama_defaults,
-    .plan_layer = plan_usual,
+    .read_config = config_read_experts,
+    .plan_layer = plan_with_experts,
     .gguf_pairing = ROPE_ADJACENT,
 };
 

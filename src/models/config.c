@@ -445,7 +445,8 @@ void config_init(config *c, const arch *a, bool is_gguf)
                    .rotary_fraction = 1,
                    .embed_scale = 1,
                    .residual_scale = 1,
-                   .logit_scale = 1 };
+                   .logit_scale = 1,
+                   .moe.weight_scale = 1 };
     a->defaults(c, is_gguf);
 }
 
@@ -521,6 +522,7 @@ void config_check(config_source *s, config *c)
     need(s, c->n_heads, "num_attention_heads", "attention.head_count");
     need(s, c->n_ctx, "max_position_embeddings", "context_length");
     if (c->n_kv_heads == 0) c->n_kv_heads = c->n_heads;
+    if (c->moe.n_experts) config_check_experts(s, c);
     if (s->faults.n) return; // what follows divides by these
 
     if (c->n_heads % c->n_kv_heads)

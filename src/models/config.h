@@ -32,6 +32,22 @@ typedef enum qk_norm {
     QK_NORM_WHOLE,     // of all heads together
 } qk_norm;
 
+/* Mixture of experts. */
+typedef struct moe_config {
+    int n_experts; // 0: none
+    int n_used;
+    int d_ff; // of an expert
+    int n_shared, d_ff_shared; // shared experts, and the width of them all; 0: none
+    int n_groups, n_groups_used;
+    bool group_top2;
+    int n_dense;    // layers before the first that has experts
+    uint8_t *dense; // [n_layers] 1: this one has none either; NULL: those alone
+    moe_score score;
+    bool renormalise;
+    double weight_scale;
+    bool by_column; // Hugging Face files hold stacks as [n_in, n_out], gate and up columns in turn
+} moe_config;
+
 typedef struct config {
     int n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, head_dim_v;
     int n_ctx; // trained context
@@ -61,6 +77,8 @@ typedef struct config {
     int window;       // of sliding layers; 0: none
     uint8_t *sliding; // [n_layers] 1: sliding; NULL: the family's rule
     int pattern;      // every pattern-th layer sees everything; 0: not given
+
+    moe_config moe;
 
     double query_scalar; // attention scale is its ^-1/2; 0: head_dim
     double attn_softcap, final_softcap;

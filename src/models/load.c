@@ -31,6 +31,18 @@ static const tensor_name usual_names[ROLE_COUNT] = {
     { ROLE_UP, "layers.#.mlp.up_proj", "blk.#.ffn_up" },
     { ROLE_GATE_UP, "layers.#.mlp.gate_up_proj", "blk.#.ffn_up" },
     { ROLE_DOWN, "layers.#.mlp.down_proj", "blk.#.ffn_down" },
+    { ROLE_ROUTER, "layers.#.mlp.gate", "blk.#.ffn_gate_inp" },
+    { ROLE_SELECT_BIAS, "layers.#.mlp.gate.e_score_correction_bias!", "blk.#.exp_probs_b.bias!" },
+    { ROLE_EXPERT_GATE, "layers.#.mlp.experts.@.gate_proj", "blk.#.ffn_gate_exps" },
+    { ROLE_EXPERT_UP, "layers.#.mlp.experts.@.up_proj", "blk.#.ffn_up_exps" },
+    { ROLE_EXPERT_DOWN, "layers.#.mlp.experts.@.down_proj", "blk.#.ffn_down_exps" },
+    { ROLE_EXPERTS_GATE_UP, "layers.#.mlp.experts.gate_up_proj!", "blk.#.ffn_gate_up_exps" },
+    { ROLE_EXPERTS_DOWN, "layers.#.mlp.experts.down_proj!", "blk.#.ffn_down_exps" },
+    { ROLE_SHARED_GATE, "layers.#.mlp.shared_experts.gate_proj", "blk.#.ffn_gate_shexp" },
+    { ROLE_SHARED_UP, "layers.#.mlp.shared_experts.up_proj", "blk.#.ffn_up_shexp" },
+    { ROLE_SHARED_GATE_UP, NULL, NULL },
+    { ROLE_SHARED_DOWN, "layers.#.mlp.shared_experts.down_proj", "blk.#.ffn_down_shexp" },
+    { ROLE_SHARED_ROUTER, "layers.#.mlp.shared_expert_gate", "blk.#.ffn_gate_inp_shexp" },
 };
 
 /* Where a text model's tensors may lie in a checkpoint, and what stands beside it. */
@@ -89,7 +101,8 @@ typedef struct full_name {
 } full_name;
 
 /* Empty where the family has no such tensor. */
-static full_name name_of(const loader *l, tensor_role role, int layer, const char *suffix)
+static full_name expert_name(const loader *l, tensor_role role, int layer, int expert,
+                             const char *suffix)
 {
     const tensor_name *n = &usual_names[role];
     for (const tensor_name *o = l->arch->names; o && o->role != ROLE_COUNT; o++)
@@ -103,14 +116,21 @@ static full_name name_of(const loader *l, tensor_role role, int layer, const cha
         at = (size_t)snprintf(out.s, sizeof(out.s), "%s", prefix);
         if (pattern[0] == '/') pattern++;
     }
-    for (; *pattern && at < sizeof(out.s) - 24; pattern++) {
-        if (*pattern == '#')
-            at += (size_t)snprintf(out.s + at, sizeof(out.s) - at, "%d", layer);
+    for (; *pattern && *pattern != '!' && at < sizeof(out.s) - 24; pattern++) {
+        if (*pattern == '#' || *pattern == '@')
+            at += (size_t)snprintf(out.s + at, sizeof(out.s) - at, "%d",
+                                   *pattern == '#' ? layer : expert);
         else
             out.s[at++] = *pattern;
     }
-    snprintf(out.s + at, sizeof(out.s) - at, "%s", suffix);
+    bool whole = *pattern == '!' && strcmp(suffix, ".weight") == 0;
+    if (!whole) snprintf(out.s + at, sizeof(out.s) - at, "%s", suffix);
     return out;
+}
+
+static full_name name_of(const loader *l, tensor_role role, int layer, const char *suffix)
+{
+    return expert_name(l, role, layer, 0, suffix);
 }
 
 /* ---- finding --------------------------------------------------------------------------------- */
@@ -209,16 +229,28 @@ static bool missing(loader *l, const char *name, bool optional)
 
 bool load_has(const loader *l, tensor_role role, int layer)
 {
-    return exists(l, name_of(l, role, layer, ".weight").s);
+    return load_has_suffix(l, role, layer, ".weight");
 }
 
-/* A matrix of which the file has n_rows x n_cols; 0 rows: any number. */
-static bool matrix_view(loader *l, tensor *out, const char *name, int n_rows, int n_cols,
-                        bool optional)
+bool load_has_suffix(const loader *l, tensor_role role, int layer, const char *suffix)
+{
+    return exists(l, name_of(l, role, layer, suffix).s);
+}
+
+/* n_slices matrices (1: the file's tensor has two dimensions) of n_rows x n_cols; 0 rows: any
+ * number. */
+static bool stack_view(loader *l, tensor *out, const char *name, int n_slices, int n_rows,
+                       int n_cols, bool optional)
 {
     weight w;
+    bool stack = n_slices > 1;
     if (!find(l, &w, name)) return missing(l, name, optional);
-    if (!check_shape(l, &w, (int64_t[]){ n_rows, n_cols }, 2)) return false;
+    if (n_slices == 1 && w.n_dims == 3 && w.dims[0] == 1) { // a stack of one
+        w.n_dims = 2;
+        memmove(w.dims, w.dims + 1, 2 * sizeof(*w.dims));
+    }
+    const int64_t want[] = { n_slices, n_rows, n_cols };
+    if (!check_shape(l, &w, want + !stack, 2 + stack)) return false;
     size_t row_bytes = quant_row_bytes((dtype)w.type, (size_t)n_cols);
     if (row_bytes == 0) {
         fault_add(&l->faults, "tensor '%s': rows of %d elements do not fit type %s", w.name, n_cols,
@@ -228,11 +260,31 @@ static bool matrix_view(loader *l, tensor *out, const char *name, int n_rows, in
     *out = (tensor){ .name = w.name,
                      .data = w.data,
                      .type = (dtype)w.type,
-                     .n_rows = (int)w.dims[0],
+                     .n_rows = (int)w.dims[stack],
                      .n_cols = n_cols,
-                     .n_slices = 1,
+                     .n_slices = n_slices,
                      .row_bytes = row_bytes };
     return true;
+}
+
+/* A matrix of which the file has n_rows x n_cols; 0 rows: any number. */
+static bool matrix_view(loader *l, tensor *out, const char *name, int n_rows, int n_cols,
+                        bool optional)
+{
+    return stack_view(l, out, name, 1, n_rows, n_cols, optional);
+}
+
+bool load_stack(loader *l, tensor *out, tensor_role role, int layer, int n_slices, int n_rows,
+                int n_cols, bool optional)
+{
+    return stack_view(l, out, name_of(l, role, layer, ".weight").s, n_slices, n_rows, n_cols,
+                      optional);
+}
+
+void load_expert(loader *l, tensor *out, tensor_role role, int layer, int expert, int n_rows,
+                 int n_cols)
+{
+    matrix_view(l, out, expert_name(l, role, layer, expert, ".weight").s, n_rows, n_cols, false);
 }
 
 bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
@@ -241,48 +293,56 @@ bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows
     return matrix_view(l, out, name_of(l, role, layer, ".weight").s, n_rows, n_cols, optional);
 }
 
-/* Memory of the model for a matrix in another order than the file's. */
-static uint8_t *repacked(loader *l, size_t bytes)
+uint8_t *load_repacked(loader *l, size_t bytes)
 {
     uint8_t *p = arena_alloc(&l->m->mem, bytes, 1);
     if (!p) l->out_of_memory = true;
-    l->repacked_bytes += bytes;
+    l->m->repacked_bytes += bytes;
     return p;
 }
 
-/* The file has [n_cols, n_rows]; *out is [n_rows, n_cols] in the same type. */
-static void load_transposed(loader *l, tensor *out, const char *name, int n_rows, int n_cols)
+void load_exchanged(loader *l, tensor *out, const tensor *t, int first, int step)
 {
-    tensor t;
-    if (!matrix_view(l, &t, name, n_cols, n_rows, false)) return;
-    size_t size = quant_row_bytes(t.type, 1); // of an element; 0: it comes in blocks
-    if (size == 0) {
-        fault_add(&l->faults, "tensor '%s': type %s cannot be transposed", name,
-                  quant_formats[t.type]->name);
+    size_t size = quant_row_bytes(t->type, 1); // of an element; 0: it comes in blocks
+    size_t width = size ? size : sizeof(float), n = (size_t)t->n_rows;
+    int n_out = (t->n_cols - first + step - 1) / step;
+    uint8_t *to = load_repacked(l, n * (size_t)n_out * width);
+    float *row = size ? NULL : mem_alloc((size_t)t->n_cols, sizeof(float));
+    if (!to || (!size && !row)) {
+        l->out_of_memory = true;
+        mem_free(row);
         return;
     }
-    uint8_t *to = repacked(l, (size_t)n_rows * (size_t)n_cols * size);
-    if (!to) return;
-    *out = (tensor){ .name = t.name,
+    for (int r = 0; r < t->n_rows; r++) {
+        const uint8_t *from = t->data + (size_t)r * t->row_bytes;
+        if (!size) {
+            tensor_row(row, t, r);
+            from = (const uint8_t *)row;
+        }
+        from += (size_t)first * width;
+        for (int o = 0; o < n_out; o++)
+            memcpy(to + ((size_t)o * n + (size_t)r) * width, from + (size_t)(o * step) * width,
+                   width);
+    }
+    mem_free(row);
+    *out = (tensor){ .name = t->name,
                      .data = to,
-                     .type = t.type,
-                     .n_rows = n_rows,
-                     .n_cols = n_cols,
+                     .type = size ? t->type : DT_F32,
+                     .n_rows = n_out,
+                     .n_cols = t->n_rows,
                      .n_slices = 1,
-                     .row_bytes = (size_t)n_cols * size };
-    for (int r = 0; r < n_rows; r++)
-        for (int c = 0; c < n_cols; c++, to += size)
-            memcpy(to, t.data + (size_t)c * t.row_bytes + (size_t)r * size, size);
+                     .row_bytes = n * width };
 }
 
 /* The matrix [n_rows, n_cols] of a layer, as the family's files hold it. */
 static void load_matrix(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols)
 {
     full_name name = name_of(l, role, layer, ".weight");
-    if (l->arch->hf_transposed && !l->m->gguf)
-        load_transposed(l, out, name.s, n_rows, n_cols);
-    else
+    tensor t;
+    if (!l->arch->hf_transposed || l->m->gguf)
         matrix_view(l, out, name.s, n_rows, n_cols, false);
+    else if (matrix_view(l, &t, name.s, n_cols, n_rows, false))
+        load_exchanged(l, out, &t, 0, 1);
 }
 
 void ignore_tensor(loader *l, tensor_role role)
@@ -300,6 +360,8 @@ static const float *load_vector(loader *l, const char *name, int width, bool opt
         missing(l, name, optional);
         return NULL;
     }
+    while (w.n_dims > 1 && w.dims[0] == 1) // a matrix of one row
+        memmove(w.dims, w.dims + 1, (size_t)--w.n_dims * sizeof(*w.dims));
     if (!check_shape(l, &w, (int64_t[]){ width }, 1)) return NULL;
     if (quant_row_bytes((dtype)w.type, (size_t)width) != w.bytes) {
         fault_add(&l->faults, "tensor '%s': a vector of %d in type %s", name, width,
@@ -313,6 +375,47 @@ static const float *load_vector(loader *l, const char *name, int width, bool opt
     }
     quant_formats[w.type]->dequant(v, w.data, (size_t)width);
     return v;
+}
+
+const float *load_floats(loader *l, tensor_role role, int layer, int n, bool optional)
+{
+    return load_vector(l, name_of(l, role, layer, ".weight").s, n, optional);
+}
+
+const float *load_float_rows(loader *l, tensor_role role, int layer, const char *suffix, int n_rows,
+                             int n, bool optional)
+{
+    tensor t;
+    if (!matrix_view(l, &t, name_of(l, role, layer, suffix).s, n_rows, n, optional)) return NULL;
+    float *v = arena_alloc(&l->m->mem, (size_t)n_rows * (size_t)n, sizeof(float));
+    if (!v) l->out_of_memory = true;
+    for (int r = 0; v && r < n_rows; r++)
+        tensor_row(v + (size_t)r * (size_t)n, &t, r);
+    return v;
+}
+
+const uint8_t *load_bytes(loader *l, tensor_role role, int layer, const char *suffix,
+                          const int64_t *dims, int n_dims, uint64_t n_params)
+{
+    full_name name = name_of(l, role, layer, suffix);
+    weight w;
+    if (l->m->gguf || !find_st(l, &w, name.s)) {
+        fault_add(&l->faults, "%s missing", name.s);
+        return NULL;
+    }
+    bool counted = l->used[w.index];
+    l->used[w.index] = true;
+    if (!check_shape(l, &w, dims, n_dims)) return NULL;
+    uint64_t bytes = 1;
+    for (int i = 0; i < n_dims; i++)
+        bytes *= (uint64_t)dims[i];
+    if (w.bytes != bytes) {
+        fault_add(&l->faults, "tensor '%s': expected U8, found %s", name.s, w.type_name);
+        return NULL;
+    }
+    if (!counted) l->m->n_params += n_params;
+    if (!counted) l->m->weight_bytes += bytes;
+    return w.data;
 }
 
 const float *load_bias(loader *l, tensor_role role, int layer, int n_out)
@@ -336,7 +439,7 @@ static void gather_rows(loader *l, linear *out, const linear *whole, int first, 
 {
     size_t row = whole->w.row_bytes, group = (size_t)(whole->w.n_rows / n_groups);
     int n = share * n_groups;
-    uint8_t *to = repacked(l, (size_t)n * row);
+    uint8_t *to = load_repacked(l, (size_t)n * row);
     float *bias = whole->bias ? arena_alloc(&l->m->mem, (size_t)n, sizeof(float)) : NULL;
     if (!to || (whole->bias && !bias)) {
         l->out_of_memory = true;
@@ -487,9 +590,9 @@ infer_status loader_close(loader *l, infer_error *err)
         s = fault_status(&l->faults, err, INFER_FORMAT, l->m->path);
     else if (l->used)
         warn_unused(l);
-    if (s == INFER_OK && l->repacked_bytes)
+    if (s == INFER_OK && l->m->repacked_bytes)
         log_line(&l->m->log, INFER_LOG_INFO, "%s: %.1f MB of weights copied in another order",
-                 l->m->path, (double)l->repacked_bytes / 1e6);
+                 l->m->path, (double)l->m->repacked_bytes / 1e6);
     mem_free(l->used);
     l->used = NULL;
     return s;

@@ -318,6 +318,11 @@ static const char *main_type(const infer_model *m)
         const linear *all[] = { &p->q, &p->k, &p->v, &p->o, &p->gate, &p->up, &p->down };
         for (int k = 0; k < COUNT_OF(all); k++)
             if (tensor_present(&all[k]->w)) bytes[all[k]->w.type] += tensor_bytes(&all[k]->w);
+        for (int x = 0; p->moe && x < p->moe->n_experts; x++) {
+            const linear *expert[] = { &p->moe->gate[x], &p->moe->up[x], &p->moe->down[x] };
+            for (int k = 0; k < COUNT_OF(expert); k++)
+                bytes[expert[k]->w.type] += tensor_bytes(&expert[k]->w);
+        }
     }
     for (int t = 0; t < DT_COUNT; t++)
         if (bytes[t] > bytes[best]) best = t;
@@ -343,6 +348,7 @@ infer_model_info infer_model_describe(const infer_model *m)
         .n_params = m->n_params,
         .weight_bytes = m->weight_bytes,
         .file_bytes = m->file_bytes,
+        .repacked_bytes = m->repacked_bytes,
         .has_tokenizer = m->tok != NULL,
     };
     for (int i = 0; i < m->n_layers; i++)
