@@ -125,6 +125,8 @@ const char *cli_bytes(char out[32], uint64_t bytes);
 void cli_progress(const char *fmt, ...) ATTR_PRINTF(1, 2);
 void cli_progress_end(void);
 double cli_now(void); // seconds
+/* Bytes resident at most so far: VmHWM of /proc, 0 where there is none. */
+uint64_t cli_peak_memory(void);
 /* A JSON string of any bytes: what is not UTF-8 becomes U+FFFD. */
 json_t *cli_json_text(const char *s, size_t n);
 json_t *cli_json_ids(const int32_t *ids, size_t n);

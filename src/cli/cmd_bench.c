@@ -40,18 +40,6 @@ typedef struct bench {
     double rss_mb, read_gbs;
 } bench;
 
-// Peak resident memory so far, in MB of 1024 kB.
-static double peak_rss(void)
-{
-    FILE *f = fopen("/proc/self/status", "r");
-    char line[256];
-    double kb = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %lf", &kb) == 1) break;
-    if (f) fclose(f);
-    return kb / 1024;
-}
-
 static infer_status run_prompt(bench *b, double *rate, infer_error *err)
 {
     size_t n = (size_t)b->o->prompt;
@@ -199,7 +187,8 @@ static int measure(const infer_model *model, const bench_options *o)
     int code = st ? cli_fail(&err) : EXIT_DONE;
     if (!code) {
         cli_interrupt_engine(NULL); // no more steps that could be cancelled: Ctrl-C ends
-        b.rss_mb = peak_rss();      // before the bandwidth test takes its own buffer
+        b.rss_mb =
+            (double)cli_peak_memory() / (1 << 20); // before the bandwidth test takes its own buffer
         b.read_gbs = infer_measure_bandwidth(infer_engine_describe(b.engine).n_threads) / 1e9;
         code = report(&b);
     }

@@ -54,8 +54,7 @@ static void print_machine(const doctor_options *o, const char *level)
         printf("%s %s: %s%s\n", i ? "          " : "backends  ", name, summary,
                here ? "" : " (not on this machine)");
     printf("threads    %d of %d hardware threads: %s\n", threads, thread_count_logical(),
-           o->engine.threads ? "as asked for"
-                             : "one a physical core, within the CPU mask and quota");
+           o->engine.threads ? "as asked for" : "the physical cores it may use");
     double available = memory_available();
     if (available > 0) printf("memory     %s available\n", cli_bytes(text, (uint64_t)available));
     cli_progress("measuring bandwidth");

@@ -106,16 +106,17 @@ static double generation_rate(const infer_stats *s)
 
 static void print_stats(const infer_stats *s, const infer_engine_info *e, float temperature)
 {
-    char mapped[32], kv[32], work[32];
+    char peak[32], mapped[32], kv[32], work[32];
     double tg = generation_rate(s);
-    fprintf(stderr, "%s             tokens    seconds      tok/s       GB/s%s\n", cli_bold(stderr),
-            cli_plain(stderr));
+    fprintf(stderr, "\n%s             tokens    seconds      tok/s       GB/s%s\n",
+            cli_bold(stderr), cli_plain(stderr));
     fprintf(stderr, "prompt      %7d %10.3f %10.1f\n", s->n_prompt, s->prompt_s,
             rate(s->n_prompt, s->prompt_s));
     fprintf(stderr, "generation  %7d %10.3f %10.1f %10.1f\n", s->n_generated, s->generate_s, tg,
             tg * (double)s->bytes_per_token / 1e9);
     fprintf(stderr, "first token         %10.3f\n", s->first_token_s);
-    fprintf(stderr, "memory      mapped %s, KV cache %s, work %s\n",
+    fprintf(stderr, "memory      %s resident at most\n", cli_bytes(peak, cli_peak_memory()));
+    fprintf(stderr, "reserved    %s file, %s KV cache, %s work\n",
             cli_bytes(mapped, s->mapped_bytes), cli_bytes(kv, s->kv_bytes),
             cli_bytes(work, s->work_bytes));
     fprintf(stderr, "machine     %s, %s, %d thread%s\n", e->backend, e->cpu_level, e->n_threads,
@@ -128,15 +129,15 @@ static void print_stats(const infer_stats *s, const infer_engine_info *e, float 
 static int print_json(const char *model, const char *text, size_t n, const infer_stats *s,
                       const infer_engine_info *e, float temperature)
 {
-    json_t *j =
-        json_pack("{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
-                  cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
-                  finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated,
-                  "prompt_s", s->prompt_s, "generate_s", s->generate_s, "first_token_s",
-                  s->first_token_s, "prompt_tok_s", rate(s->n_prompt, s->prompt_s),
-                  "generate_tok_s", generation_rate(s), "mapped_bytes", (json_int_t)s->mapped_bytes,
-                  "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes,
-                  "backend", e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
+    json_t *j = json_pack(
+        "{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
+        cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
+        finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated, "prompt_s",
+        s->prompt_s, "generate_s", s->generate_s, "first_token_s", s->first_token_s, "prompt_tok_s",
+        rate(s->n_prompt, s->prompt_s), "generate_tok_s", generation_rate(s), "resident_bytes",
+        (json_int_t)cli_peak_memory(), "mapped_bytes", (json_int_t)s->mapped_bytes, "kv_bytes",
+        (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes, "backend", e->backend,
+        "cpu", e->cpu_level, "threads", e->n_threads);
     if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));
     return cli_json_print(j);
 }

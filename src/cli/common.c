@@ -280,6 +280,17 @@ double cli_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+uint64_t cli_peak_memory(void)
+{
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[256];
+    unsigned long long kb = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %llu", &kb) == 1) break;
+    if (f) fclose(f);
+    return kb << 10;
+}
+
 json_t *cli_json_text(const char *s, size_t n)
 {
     json_t *direct = json_stringn(s, n);

@@ -107,7 +107,7 @@ def test_json_and_stats():
     r = infer("run", GGUF, PROMPT, "-n", 8, "--json", "--stats")
     j = json.loads(r.text)
     assert r.text.count("\n") == 1 and j["text"] == GREEDY
-    assert j["generate_s"] > 0 and j["mapped_bytes"] >= 110000 and j["cpu"] and j["threads"] >= 1
+    assert 1e6 < j["resident_bytes"] < 1e9 and j["generate_s"] > 0 and j["mapped_bytes"] >= 110000 and j["cpu"] and j["threads"] >= 1
     for word in ("prompt", "generation", "first token", "KV cache", "tok/s", "GB/s", "finish"):
         assert word in r.err
 
