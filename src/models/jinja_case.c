@@ -94,7 +94,7 @@ str *j_str_case(jrun *r, str *s, char how)
     builder b;
     j_sb_init(&b, r);
     bool in_word = false;
-    jinja_step(r, s->n / 16);
+    jinja_step(r, s->n / 2);
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t c;
         k = j_next_char(s->s + i, s->n - i, &c);
@@ -113,8 +113,9 @@ str *j_str_case(jrun *r, str *s, char how)
     return j_sb_done(&b);
 }
 
-bool j_is_upper_lower(const str *s, bool upper)
+bool j_is_upper_lower(jrun *r, const str *s, bool upper)
 {
+    jinja_step(r, s->n / 4);
     bool any = false;
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t c;

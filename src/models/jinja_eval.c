@@ -22,7 +22,8 @@ static _Noreturn void fail_operands(jrun *r, op o, value a, value b)
 {
     if (a.type == V_UNDEFINED) j_fail_undefined(r, a);
     if (b.type == V_UNDEFINED) j_fail_undefined(r, b);
-    if (o == OP_ADD && (a.type == V_STR || a.type == V_LIST || a.type == V_TUPLE))
+    if (o == OP_ADD &&
+        ((a.type == V_STR && !a.u.s->markup) || a.type == V_LIST || a.type == V_TUPLE))
         RAISE(r, "can only concatenate %s (not \"%s\") to %s", j_type_name(a), j_type_name(b),
               j_type_name(a));
     RAISE(r, "unsupported operand type(s) for %s: '%s' and '%s'", op_signs[o], j_type_name(a),
@@ -469,7 +470,7 @@ value j_call_builtin(jrun *r, const builtin *fn, const char *kind, const args *c
     while (parameter(fn->params, count, &name, &n, &optional))
         count++;
     if (call->n > count)
-        RAISE(r, "%s%s() takes at most %d argument%s (%d given)", kind, fn->name, count,
+        RAISE(r, "%s%s() takes %d positional argument%s but %d were given", kind, fn->name, count,
               count == 1 ? "" : "s", call->n);
     for (int i = 0; i < call->n; i++)
         a[i] = call->v[i];
@@ -559,7 +560,7 @@ NOINLINE value j_eval_filter(jrun *r, scope *s, const node *n, value *in)
     call.v--;
     call.n++;
     call.v[0] = of;
-    return j_call_builtin(r, n->fn, n->kind == N_FILTER ? "filter " : "test ", &call);
+    return j_call_builtin(r, n->fn, n->kind == N_FILTER ? "do_" : "test_", &call);
 }
 
 /* ---- the switch
@@ -668,6 +669,9 @@ static NOINLINE value eval_item(jrun *r, scope *s, const node *n)
     value of = j_eval(r, s, n->a), key = j_eval(r, s, n->b);
     r->line = n->line;
     if (key.type != V_SLICE) return j_get_item(r, of, key);
+    // jinja2 folds constants with other rules: there it is no error.
+    if (n->a->kind == N_CONST && (j_is_number(of) || of.type == V_NONE))
+        return j_v_undefined_item(r, of, v_none());
     return j_get_slice(r, of, key.u.slice[0], key.u.slice[1], key.u.slice[2]);
 }
 

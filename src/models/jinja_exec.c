@@ -66,7 +66,9 @@ static void assign(jrun *r, scope *s, const node *target, value v)
         return;
     }
     value ns = s->v[target->slot];
-    if (ns.type != V_NAMESPACE) RAISE(r, "cannot assign attribute on non-namespace object");
+    if (ns.type != V_NAMESPACE) // of a set block; else check_namespaces was first
+        RAISE(r, "'%s' object does not support item assignment",
+              v_given(ns) ? j_type_name(ns) : "_MissingType");
     j_dict_set(r, ns.u.d, v_str(target->attr), v);
 }
 
@@ -495,12 +497,18 @@ static infer_status failure(const jrun *r, infer_error *err)
     return error_set(err, r->code, "line %d: %s", r->line, r->msg);
 }
 
-static void compile(jrun *r, jinja_template *t, const char *text, size_t n)
+/* The run is the caller's, so that what it holds is defined after the jump. */
+static NOINLINE infer_status compile(jrun *r, jinja_template *t, const char *text, size_t n,
+                                     infer_error *err)
 {
+    jmp_buf handler;
     tokens toks = { 0 };
+    r->handler = &handler;
+    if (setjmp(handler)) return failure(r, err);
     jinja_lex(r, &toks, text, n);
     jinja_parse(r, &t->body, &toks);
     jinja_resolve(r, t);
+    return error_clear(err);
 }
 
 infer_status jinja_compile(jinja_template **out, const char *text, size_t n, infer_error *err)
@@ -512,18 +520,15 @@ infer_status jinja_compile(jinja_template **out, const char *text, size_t n, inf
     if (!utf8_valid(text, n)) return error_set(err, INFER_FORMAT, "template: not valid UTF-8");
     jinja_template *t = mem_zero(1, sizeof *t);
     if (!t) return error_set(err, INFER_NOMEM, "out of memory");
-    jmp_buf handler;
-    jrun r = { .handler = &handler, .max_steps = UINT64_MAX, .max_text = MAX_SOURCE };
-    r.mem = &t->mem;
-    r.mem->limit = (size_t)64 << 20;
+    t->mem.limit = MAX_COMPILED;
+    jrun r = { .mem = &t->mem, .max_steps = UINT64_MAX, .max_text = MAX_SOURCE };
     r.hash_seed = (uintptr_t)t;
-    if (setjmp(handler)) {
+    infer_status status = compile(&r, t, text, n, err);
+    if (status)
         jinja_free(t);
-        return failure(&r, err);
-    }
-    compile(&r, t, text, n);
-    *out = t;
-    return error_clear(err);
+    else
+        *out = t;
+    return status;
 }
 
 void jinja_free(jinja_template *t)
@@ -531,15 +536,6 @@ void jinja_free(jinja_template *t)
     if (!t) return;
     jinja_pool_free(&t->mem);
     mem_free(t);
-}
-
-static void render(jrun *r, const jinja_template *t, builder *b, json_t *context)
-{
-    r->context = jinja_from_json(r, context).u.d;
-    j_sb_init(b, r);
-    r->out = b;
-    r->root = j_scope_new(r, t->root, NULL);
-    j_exec_body(r, r->root, &t->body);
 }
 
 static infer_status copy_out(jinja_text *out, const strbuf *b, infer_error *err)
@@ -570,6 +566,20 @@ static infer_status copy_out(jinja_text *out, const strbuf *b, infer_error *err)
     return error_clear(err);
 }
 
+static NOINLINE infer_status render(jrun *r, builder *b, const jinja_template *t, json_t *context,
+                                    infer_error *err)
+{
+    jmp_buf handler;
+    r->handler = &handler;
+    if (setjmp(handler)) return failure(r, err);
+    r->context = jinja_from_json(r, context).u.d;
+    j_sb_init(b, r);
+    r->out = b;
+    r->root = j_scope_new(r, t->root, NULL);
+    j_exec_body(r, r->root, &t->body);
+    return error_clear(err);
+}
+
 infer_status jinja_render(const jinja_template *t, jinja_text *out, json_t *context,
                           const jinja_options *o, infer_error *err)
 {
@@ -579,19 +589,13 @@ infer_status jinja_render(const jinja_template *t, jinja_text *out, json_t *cont
     if (!json_is_object(context))
         return error_set(err, INFER_ARGUMENT, "template context: expected a JSON object");
     pool mem = { .limit = o->max_memory ? o->max_memory : (size_t)48 << 20 };
-    jmp_buf handler;
-    jrun r = { .mem = &mem, .handler = &handler, .options = o };
+    jrun r = { .mem = &mem, .options = o };
     r.max_steps = o->max_steps ? o->max_steps : 5000000;
     r.max_text = o->max_output ? o->max_output : (size_t)16 << 20;
     r.hash_seed = (uintptr_t)context * 0x9e3779b97f4a7c15u ^ (uintptr_t)&r;
     builder b;
-    infer_status status;
-    if (setjmp(handler)) {
-        status = failure(&r, err);
-    } else {
-        render(&r, t, &b, context);
-        status = copy_out(out, b.b, err);
-    }
+    infer_status status = render(&r, &b, t, context, err);
+    if (!status) status = copy_out(out, b.b, err);
     jinja_pool_free(&mem);
     return status;
 }

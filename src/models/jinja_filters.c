@@ -297,7 +297,10 @@ FILTER(f_indent)
     j_sb_init(&pad, r);
     value s = a[0];
     if (s.type == V_UNDEFINED) j_fail_undefined(r, s);
-    if (s.type != V_STR) s = j_binary(r, OP_ADD, s, j_v_text(r, "\n")); // what Python raises
+    if (s.type == V_LIST) RAISE(r, "'list' object has no attribute 'splitlines'");
+    if (s.type == V_TUPLE) RAISE(r, "can only concatenate tuple (not \"str\") to tuple");
+    if (s.type != V_STR)
+        RAISE(r, "unsupported operand type(s) for +=: '%s' and 'str'", j_type_name(s));
     bool is_markup = s.u.s->markup;
     if (v_given(a[1]) && a[1].type == V_STR) {
         j_sb_str(&pad, is_markup ? j_escape_html(r, a[1]) : a[1].u.s);
@@ -326,11 +329,11 @@ FILTER(f_truncate)
     bool kill = v_given(a[2]) && j_truth(r, a[2]);
     str *end = v_given(a[3]) ? j_to_str(r, a[3]) : j_str_lit(r, "...");
     int64_t leeway = v_given(a[4]) && a[4].type != V_NONE ? j_need_int(r, a[4]) : 5;
-    if (n < jinja_len(end))
-        RAISE(r, "expected length >= %lld, got %lld", (long long)jinja_len(end), (long long)n);
+    if (n < jinja_len(r, end))
+        RAISE(r, "expected length >= %lld, got %lld", (long long)jinja_len(r, end), (long long)n);
     if (leeway < 0) RAISE(r, "expected leeway >= 0, got %lld", (long long)leeway);
     if (j_length(r, a[0]) <= n + leeway) return a[0];
-    value cut = j_get_slice(r, a[0], (value){ 0 }, v_int(n - jinja_len(end)), (value){ 0 });
+    value cut = j_get_slice(r, a[0], (value){ 0 }, v_int(n - jinja_len(r, end)), (value){ 0 });
     if (cut.type != V_STR) return j_binary(r, OP_ADD, cut, v_str(end));
     size_t to = cut.u.s->n;
     while (!kill && to && cut.u.s->s[to - 1] != ' ')
@@ -342,23 +345,17 @@ FILTER(f_truncate)
     return j_binary(r, OP_ADD, v_str(j_str_part(r, cut.u.s, 0, to)), v_str(end));
 }
 
-static bool is_word(jrun *r, const str *s, size_t i, size_t k, uint32_t c)
-{
-    if (c < 128) return c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
-    value one[1] = { v_str(j_str_part(r, s, i, i + k)) };
-    return j_find_method(one[0], j_str_lit(r, "isalnum"))->fn(r, one, NULL).u.b;
-}
-
 FILTER(f_wordcount)
 {
     UNUSED;
     str *s = j_to_str(r, a[0]);
     int64_t n = 0;
     bool in = false;
+    jinja_step(r, s->n / 8);
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t ch;
         k = j_next_char(s->s + i, s->n - i, &ch);
-        bool word = is_word(r, s, i, k, ch);
+        bool word = ch == '_' || j_is_kind(ch, 'x');
         n += word && !in;
         in = word;
     }
@@ -410,7 +407,7 @@ static void wrap_line(jrun *r, list *out, str *s, int64_t width, bool break_long
         int64_t used = 0;
         while (p < pieces->n) {
             str *x = pieces->v[p].u.s;
-            int64_t n = jinja_len(x);
+            int64_t n = jinja_len(r, x);
             if (used + n <= width) {
                 j_sb_str(&line, x);
                 used += n;
@@ -442,7 +439,10 @@ static void wrap_line(jrun *r, list *out, str *s, int64_t width, bool break_long
 FILTER(f_wordwrap)
 {
     UNUSED;
-    str *s = j_to_str(r, a[0]);
+    if (a[0].type == V_UNDEFINED) j_fail_undefined(r, a[0]);
+    if (a[0].type != V_STR)
+        RAISE(r, "'%s' object has no attribute 'splitlines'", j_type_name(a[0]));
+    str *s = a[0].u.s;
     int64_t width = v_given(a[1]) ? j_need_int(r, a[1]) : 79;
     if (width <= 0) RAISE(r, "invalid width %lld (must be > 0)", (long long)width);
     bool break_long = !v_given(a[2]) || j_truth(r, a[2]);
@@ -492,7 +492,7 @@ FILTER(f_int)
         int64_t base = v_given(a[2]) ? j_need_int(r, a[2]) : 10;
         if (base == 0 || (base >= 2 && base <= 36))
             if (j_parse_int(r, v.u.s, (int)base, &i)) return v_int(i);
-        if (!j_parse_float(v.u.s, &f) || isnan(f) || isinf(f)) return absent;
+        if (!j_parse_float(r, v.u.s, &f) || isnan(f) || isinf(f)) return absent;
         return float_to_int(r, f);
     }
     if (v.type == V_FLOAT) return isnan(v.u.f) || isinf(v.u.f) ? absent : float_to_int(r, v.u.f);
@@ -505,7 +505,7 @@ FILTER(f_float)
     double f;
     if (a[0].type == V_UNDEFINED) j_fail_undefined(r, a[0]);
     if (j_is_number(a[0])) return v_float(j_as_double(a[0]));
-    if (a[0].type == V_STR && j_parse_float(a[0].u.s, &f)) return v_float(f);
+    if (a[0].type == V_STR && j_parse_float(r, a[0].u.s, &f)) return v_float(f);
     return v_given(a[1]) ? a[1] : v_float(0);
 }
 
@@ -532,8 +532,8 @@ FILTER(f_round)
     str *how = v_given(a[2]) ? j_to_str(r, a[2]) : j_str_lit(r, "common");
     bool common = j_str_is(how, "common"), up = j_str_is(how, "ceil");
     if (!common && !up && !j_str_is(how, "floor")) RAISE(r, "method must be common, ceil or floor");
-    if (v.type == V_UNDEFINED && !common) j_fail_undefined(r, v);
-    if (!j_is_number(v)) RAISE(r, "type %s doesn't define __round__ method", j_type_name(v));
+    if (common && !j_is_number(v))
+        RAISE(r, "type %s doesn't define __round__ method", j_type_name(v));
     if (common) {
         if (v.type == V_FLOAT) return v_float(round_float(v.u.f, digits));
         int64_t i = j_need_int(r, v);
@@ -546,11 +546,13 @@ FILTER(f_round)
         bool to_high = 2 * rest > p || (2 * rest == p && (low / p) % 2 != 0);
         return v_int(to_high ? low + p : low);
     }
-    double p = pow(10, (double)digits), x = j_as_double(v) * p;
-    double whole = up ? ceil(x) : floor(x);
-    if (!isfinite(whole))
-        RAISE(r, "cannot convert float %s to integer", isnan(whole) ? "NaN" : "infinity");
-    return v_float(whole / p);
+    // As written in Python, with what that raises on the way: ceil(value * 10 ** p) / 10 ** p.
+    value scale = j_binary(r, OP_POW, v_int(10), v_int(digits)), x = j_binary(r, OP_MUL, v, scale);
+    if (!j_is_number(x)) RAISE(r, "must be real number, not %s", j_type_name(x));
+    double f = j_as_double(x);
+    if (isnan(f)) RAISE(r, "cannot convert float NaN to integer");
+    if (isinf(f)) RAISE(r, "cannot convert float infinity to integer");
+    return j_binary(r, OP_DIV, float_to_int(r, up ? ceil(f) : floor(f)), scale);
 }
 
 FILTER(f_filesizeformat)
@@ -563,7 +565,7 @@ FILTER(f_filesizeformat)
     if (a[0].type == V_UNDEFINED) j_fail_undefined(r, a[0]);
     if (j_is_number(a[0]))
         f = j_as_double(a[0]);
-    else if (a[0].type != V_STR || !j_parse_float(a[0].u.s, &f))
+    else if (a[0].type != V_STR || !j_parse_float(r, a[0].u.s, &f))
         RAISE(r,
               a[0].type == V_STR ? "could not convert string to float: %s"
                                  : "float() argument must be a string or a real number, not '%s'",
@@ -624,7 +626,9 @@ FILTER(f_tojson)
         indent_text = a[2].u.s;
     else if (v_given(a[2]) && a[2].type != V_NONE) {
         int64_t n = j_need_int(r, a[2]);
-        indent = n < 0 ? 0 : n > 1000000 ? 1000000 : (int)n;
+        if (n > 1000000)
+            jinja_fail(r, INFER_LIMIT, "an indent of more than 1000000 is not supported");
+        indent = n < 0 ? 0 : (int)n;
     }
     if (v_given(a[3]) && a[3].type != V_NONE) {
         list *l = j_to_list(r, a[3]);
@@ -660,7 +664,7 @@ FILTER(f_pprint)
 {
     UNUSED;
     str *s = j_repr(r, sorted_copy(r, a[0]));
-    if (jinja_len(s) > 80)
+    if (jinja_len(r, s) > 80)
         jinja_fail(r, INFER_UNSUPPORTED, "pprint of more than one line is not supported");
     return v_str(s);
 }

@@ -32,7 +32,7 @@ static void check_width(jrun *r, int64_t n)
 /* Pads text to the spec's width; for '=' the padding goes behind the sign. */
 static void pad(builder *b, const spec *p, const str *text, char align)
 {
-    int64_t n = p->width - jinja_len(text);
+    int64_t n = p->width - jinja_len(b->r, text);
     if (p->align) align = p->align;
     check_width(b->r, n);
     if (n < 0) n = 0;
@@ -169,7 +169,7 @@ static void percent_number(percent *p, spec *s, value v)
 {
     jrun *r = p->r;
     bool integer = strchr("diuxXo", s->type) != NULL;
-    if (v.type == V_UNDEFINED) j_fail_undefined(r, v);
+    if (v.type == V_UNDEFINED && !strchr("xXo", s->type)) j_fail_undefined(r, v);
     if (!j_is_number(v) || (v.type == V_FLOAT && strchr("xXo", s->type))) {
         if (!integer) RAISE(r, "must be real number, not %s", j_type_name(v));
         RAISE(r, "%%%c format: %s is required, not %s", s->type,
@@ -206,18 +206,21 @@ static void percent_one(percent *p, spec *s, value v)
     case 'r':
     case 'a': t = j_repr(r, v); break;
     case 'c':
-        if (v.type == V_STR && jinja_len(v.u.s) == 1) {
+        if (v.type == V_STR && jinja_len(r, v.u.s) == 1) {
             t = v.u.s;
             break;
         }
-        if (v.type == V_INT && v.u.i >= 0 && v.u.i < 0x110000 &&
-            (v.u.i < 0xd800 || v.u.i > 0xdfff)) {
+        if (v.type == V_INT || v.type == V_BOOL) {
             builder one;
+            int64_t code = j_need_int(r, v);
+            if (code < 0 || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+                RAISE(r, "%%c arg not in range(0x110000)");
             j_sb_init(&one, r);
-            j_sb_char(&one, (uint32_t)v.u.i, false);
+            j_sb_char(&one, (uint32_t)code, false);
             t = j_sb_done(&one);
             break;
         }
+        if (v.type == V_UNDEFINED) j_fail_undefined(r, v);
         RAISE(r, "%%c requires int or char");
     case 'd':
     case 'i':
@@ -275,6 +278,9 @@ value j_format_percent(jrun *r, str *f, value arg)
                 if (!open) break;
             }
             if (end >= f->n) RAISE(r, "incomplete format key");
+            if (arg.type == V_UNDEFINED) j_fail_undefined(r, arg);
+            if (arg.type == V_LIST || arg.type == V_RANGE)
+                RAISE(r, "%s indices must be integers or slices, not str", j_type_name(arg));
             if (arg.type != V_DICT) RAISE(r, "format requires a mapping");
             value key = v_str(j_str_part(r, f, i + 1, end));
             value *found = j_dict_find(r, arg.u.d, key);
@@ -388,6 +394,7 @@ static void format_value(jrun *r, builder *b, value v, const str *text)
         RAISE(r, "unsupported format string passed to %s.__format__", j_type_name(v));
     spec s = parse_spec(r, text);
     if (v.type == V_STR) {
+        if (s.comma) RAISE(r, "Cannot specify '%c' with 's'.", s.comma);
         if (s.type && s.type != 's') fail_code(r, s.type, v);
         if (s.sign != '-') RAISE(r, "Sign not allowed in string format specifier");
         if (s.align == '=' && !s.zero)
@@ -483,9 +490,7 @@ static value field_value(braces *p, str *name)
             p->next = -1;
             j_parse_int(r, first, 10, &index);
         }
-        if (index >= p->call->n)
-            RAISE(r, "Replacement index %lld out of range for positional args tuple",
-                  (long long)index);
+        if (index >= p->call->n) RAISE(r, "tuple index out of range");
         v = p->call->v[index];
     } else {
         for (int k = 0; k < p->call->n_kw; k++)

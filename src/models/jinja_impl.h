@@ -25,10 +25,11 @@
 #include "models/jinja.h"
 
 enum {
-    MAX_TREE = 120,       // depth of the syntax tree and of the parser
-    MAX_DEPTH = 360,      // nested evaluations, macro calls included; 150 KB of stack at most
-    MAX_SOURCE = 4 << 20, // bytes of a template
-    MAX_RANGE = 100000,   // items of a range, jinja2's sandbox has the same
+    MAX_TREE = 120,          // depth of the syntax tree and of the parser
+    MAX_DEPTH = 360,         // nested evaluations, macro calls included; 150 KB of stack at most
+    MAX_SOURCE = 1 << 20,    // bytes of a template
+    MAX_COMPILED = 96 << 20, // bytes of its tree
+    MAX_RANGE = 100000,      // items of a range, jinja2's sandbox has the same
     MAX_PARAMS = 8,
 };
 
@@ -422,7 +423,7 @@ double j_as_double(value v);
 int64_t j_need_int(jrun *r, value v);                       // bool counts as int; else a TypeError
 int64_t j_length(jrun *r, value v);                         // len(v)
 _Noreturn void j_fail_undefined(jrun *r, value v);          // what using it raises
-int64_t jinja_len(const str *s);                            // code points
+int64_t jinja_len(jrun *r, const str *s);                   // code points
 size_t j_char_offset(jrun *r, const str *s, int64_t chars); // byte offset of a code point, clamped
 
 /* Walking any iterable; begin fails for what is none. */
@@ -455,7 +456,7 @@ void j_sb_repr(builder *b, value v);
 str *j_repr(jrun *r, value v);
 size_t j_float_repr(char out[40], double f);
 bool j_parse_int(jrun *r, const str *s, int base, int64_t *out); // Python's int(s, base)
-bool j_parse_float(const str *s, double *out);                   // Python's float(s)
+bool j_parse_float(jrun *r, const str *s, double *out);          // Python's float(s)
 bool j_is_space(uint32_t c);                                     // str.isspace of one character
 size_t j_next_char(const char *s, size_t n, uint32_t *c);        // 1 to 4
 value j_tojson(jrun *r, value v, int indent, const str *indent_text, bool ascii,
@@ -498,7 +499,10 @@ str *j_escape_html(jrun *r, value v);
 value j_str_join(jrun *r, str *sep, value items);
 str *j_str_replace(jrun *r, str *s, str *old, str *new_text, int64_t count);
 int64_t j_str_find(const str *s, const str *sub, size_t from, size_t to); // bytes, -1
-bool j_is_upper_lower(const str *s, bool upper);
+/* str.isalpha and so on of one character: a alpha, d digit, D decimal, n numeric, s space,
+ * p printable, x alphanumeric. */
+bool j_is_kind(uint32_t c, char kind);
+bool j_is_upper_lower(jrun *r, const str *s, bool upper);
 extern const builtin j_sequence_filters[], j_text_filters[];
 
 /* jinja_format.c */

@@ -75,7 +75,7 @@ static void add(lexer *l, token_type type, value v)
 static value text_value(lexer *l, const char *s, size_t n)
 {
     str *t = j_str_new(l->r, s, n);
-    jinja_len(t);
+    jinja_len(l->r, t);
     return v_str(t);
 }
 
@@ -259,7 +259,7 @@ static void lex_number(lexer *l, size_t end, bool real)
     str t = { .s = l->s + l->pos, .n = end - l->pos, .n_chars = -1 };
     value v = v_int(0);
     l->r->line = l->line;
-    if (real ? !j_parse_float(&t, &v.u.f) : !j_parse_int(l->r, &t, 0, &v.u.i))
+    if (real ? !j_parse_float(l->r, &t, &v.u.f) : !j_parse_int(l->r, &t, 0, &v.u.i))
         fail(l, "bad number");
     if (real) v.type = V_FLOAT;
     add(l, real ? T_FLOAT : T_INTEGER, v);
@@ -346,7 +346,7 @@ static value unescape(lexer *l, const char *p, const char *end)
     }
     str *s = j_sb_done(&b);
     s->buf = NULL; // shared by renderings: nobody may append in place
-    jinja_len(s);
+    jinja_len(l->r, s);
     return v_str(s);
 }
 

@@ -39,7 +39,8 @@ static int64_t char_index(const str *s, size_t byte)
 
 static str *need_str(jrun *r, value v, const char *what)
 {
-    if (v.type != V_STR) RAISE(r, "%s must be str, not %s", what, j_type_name(v));
+    if (v.type != V_STR)
+        RAISE(r, "%s%smust be str, not %s", what ? what : "", what ? " " : "", j_type_name(v));
     return v.u.s;
 }
 
@@ -52,7 +53,7 @@ static int64_t int_or(jrun *r, value v, int64_t absent)
  * the start lies behind the string's end. */
 static bool byte_range(jrun *r, str *s, value start, value end, size_t *from, size_t *to)
 {
-    int64_t n = jinja_len(s), a = int_or(r, start, 0), b = int_or(r, end, n);
+    int64_t n = jinja_len(r, s), a = int_or(r, start, 0), b = int_or(r, end, n);
     if (a < 0 && (a += n) < 0) a = 0;
     if (b < 0 && (b += n) < 0) b = 0;
     *from = j_char_offset(r, s, a);
@@ -62,10 +63,10 @@ static bool byte_range(jrun *r, str *s, value start, value end, size_t *from, si
 
 static value find_in(jrun *r, value *a, bool last, bool must)
 {
-    str *s = a[0].u.s, *sub = need_str(r, a[1], "argument");
+    str *s = a[0].u.s, *sub = need_str(r, a[1], NULL);
     size_t from, to;
     int64_t at = -1;
-    jinja_step(r, s->n / 64 + 1);
+    jinja_step(r, s->n / (last ? 8 : 64) + 1);
     if (byte_range(r, s, a[2], a[3], &from, &to))
         at = last ? str_rfind(s, sub, from, to) : j_str_find(s, sub, from, to);
     if (at < 0 && must) RAISE(r, "substring not found");
@@ -96,7 +97,7 @@ static value m_rindex(jrun *r, value *a, const args *c)
 static value m_count(jrun *r, value *a, const args *c)
 {
     (void)c;
-    str *s = a[0].u.s, *sub = need_str(r, a[1], "argument");
+    str *s = a[0].u.s, *sub = need_str(r, a[1], NULL);
     size_t from, to;
     if (!byte_range(r, s, a[2], a[3], &from, &to)) return v_int(0);
     if (!sub->n) return v_int(char_index(s, to) - char_index(s, from) + 1);
@@ -200,7 +201,7 @@ value j_str_strip(jrun *r, str *s, value chars, bool left, bool right)
         if (!strips(s, at, to - at, set)) break;
         to = at;
     }
-    jinja_step(r, (s->n - (to - from)) * (set ? set->n + 1 : 1) / 64);
+    jinja_step(r, (s->n - (to - from)) * (set ? set->n + 1 : 1) / 4);
     return v_str(from == 0 && to == s->n ? s : j_str_part(r, s, from, to));
 }
 
@@ -458,8 +459,8 @@ static value justify(jrun *r, value *a, int how)
 {
     str *s = a[0].u.s,
         *with = v_given(a[2]) ? need_str(r, a[2], "The fill character") : j_str_lit(r, " ");
-    if (jinja_len(with) != 1) RAISE(r, "The fill character must be exactly one character long");
-    int64_t width = j_need_int(r, a[1]), pad = width - jinja_len(s);
+    if (jinja_len(r, with) != 1) RAISE(r, "The fill character must be exactly one character long");
+    int64_t width = j_need_int(r, a[1]), pad = width - jinja_len(r, s);
     if (pad <= 0) return v_str(s);
     int64_t left = how < 0 ? 0 : how > 0 ? pad : pad / 2 + (pad & width & 1);
     builder b;
@@ -492,7 +493,7 @@ static value m_zfill(jrun *r, value *a, const args *c)
 {
     (void)c;
     str *s = a[0].u.s;
-    int64_t pad = j_need_int(r, a[1]) - jinja_len(s);
+    int64_t pad = j_need_int(r, a[1]) - jinja_len(r, s);
     if (pad <= 0) return v_str(s);
     bool sign = s->n && (s->s[0] == '+' || s->s[0] == '-');
     builder b;
@@ -568,7 +569,7 @@ static value m_casefold(jrun *r, value *a, const args *c)
     return cased(r, a[0], 'f');
 }
 
-static bool is_kind(uint32_t c, char kind)
+bool j_is_kind(uint32_t c, char kind)
 {
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
     bool alpha = k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
@@ -592,11 +593,11 @@ static bool is_kind(uint32_t c, char kind)
 
 static value all_kind(jrun *r, const str *s, char kind)
 {
-    jinja_step(r, s->n / 64);
+    jinja_step(r, s->n / 8);
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t c;
         k = j_next_char(s->s + i, s->n - i, &c);
-        if (!is_kind(c, kind)) return v_bool(false);
+        if (!j_is_kind(c, kind)) return v_bool(false);
     }
     return v_bool(s->n > 0 || kind == 'p');
 }
@@ -640,13 +641,13 @@ static value m_isupper(jrun *r, value *a, const args *c)
 {
     (void)r;
     (void)c;
-    return v_bool(j_is_upper_lower(a[0].u.s, true));
+    return v_bool(j_is_upper_lower(r, a[0].u.s, true));
 }
 static value m_islower(jrun *r, value *a, const args *c)
 {
     (void)r;
     (void)c;
-    return v_bool(j_is_upper_lower(a[0].u.s, false));
+    return v_bool(j_is_upper_lower(r, a[0].u.s, false));
 }
 
 static value m_isascii(jrun *r, value *a, const args *c)
@@ -686,7 +687,7 @@ static value m_isidentifier(jrun *r, value *a, const args *c)
     for (size_t i = 0, k; i < s->n; i += k) {
         uint32_t cp;
         k = j_next_char(s->s + i, s->n - i, &cp);
-        if (!(cp == '_' || is_kind(cp, 'a') || (i && is_kind(cp, 'D')))) return v_bool(false);
+        if (!(cp == '_' || j_is_kind(cp, 'a') || (i && j_is_kind(cp, 'D')))) return v_bool(false);
     }
     return v_bool(s->n > 0);
 }
@@ -834,6 +835,8 @@ static value m_list_index(jrun *r, value *a, const args *c)
     for (value v; j_cursor_next(r, &it, &v) && i < to; i++)
         if (i >= from && j_equal(r, v, a[1])) return v_int(i);
     if (a[0].type == V_TUPLE) RAISE(r, "tuple.index(x): x not in tuple");
+    if (a[0].type == V_RANGE && a[1].type != V_INT)
+        RAISE(r, "sequence.index(x): x not in sequence");
     RAISE(r, "%s is not in %s", j_repr(r, a[1])->s, j_type_name(a[0]));
 }
 

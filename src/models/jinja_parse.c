@@ -243,7 +243,7 @@ static node *parse_strings(parser *p)
             j_sb_str(&b, next(p)->v.u.s);
         s = j_sb_done(&b);
         s->buf = NULL;
-        jinja_len(s);
+        jinja_len(p->r, s);
     }
     n->konst = v_str(s);
     return n;

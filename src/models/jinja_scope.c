@@ -457,8 +457,8 @@ static void walk_body(resolver *v, body *b)
         walk(v, b->v[i]);
 }
 
-/* break and continue need a loop of the same macro or block around them. */
-static void check_flow(jrun *r, const body *b, bool in_loop)
+/* break and continue need a loop of the same macro or block around them, blocks their own names. */
+static void check_flow(jrun *r, const body *b, bool in_loop, dict *blocks)
 {
     for (int i = 0; i < b->n; i++) {
         const node *n = b->v[i];
@@ -468,18 +468,25 @@ static void check_flow(jrun *r, const body *b, bool in_loop)
                        n->kind == N_BREAK ? "'break' outside loop"
                                           : "'continue' not properly in loop");
         }
+        if (n->kind == N_BLOCK) {
+            r->line = n->line;
+            if (j_dict_find(r, blocks, v_str(n->name)))
+                jinja_fail(r, INFER_FORMAT, "block '%.*s' defined twice", (int)n->name->n,
+                           n->name->s);
+            j_dict_set(r, blocks, v_str(n->name), v_none());
+        }
         bool own = n->kind == N_MACRO || n->kind == N_CALLBLOCK || n->kind == N_BLOCK;
-        check_flow(r, &n->body, n->kind == N_FOR || (in_loop && !own));
-        check_flow(r, &n->orelse, in_loop && !(n->kind == N_FOR && n->recursive));
+        check_flow(r, &n->body, n->kind == N_FOR || (in_loop && !own), blocks);
+        check_flow(r, &n->orelse, in_loop && !(n->kind == N_FOR && n->recursive), blocks);
         for (int k = 0; n->kind == N_IF && k < n->n_items; k++)
-            check_flow(r, &n->bodies[k], in_loop);
+            check_flow(r, &n->bodies[k], in_loop, blocks);
     }
 }
 
 void jinja_resolve(jrun *r, jinja_template *t)
 {
     resolver v = { .r = r, .names = j_dict_new(r) };
-    check_flow(r, &t->body, false);
+    check_flow(r, &t->body, false, j_dict_new(r));
     enter(&v, &t->root);
     search_body(&v, &t->body);
     walk_body(&v, &t->body);

@@ -65,26 +65,74 @@ typedef struct keyed {
     value key, v;
 } keyed;
 
-/* Stable merge sort; equal items keep their order in reverse too, as Python's sorted does. */
-static void sort_keyed(jrun *r, keyed *x, size_t n, bool descending)
+static bool less(jrun *r, const keyed *a, const keyed *b)
+{
+    return j_compare(r, a->key, b->key, OP_LT);
+}
+
+static void turn(keyed *x, size_t n)
+{
+    for (size_t i = 0; i + i + 1 < n; i++) {
+        keyed t = x[i];
+        x[i] = x[n - 1 - i];
+        x[n - 1 - i] = t;
+    }
+}
+
+/* Binary insertion behind the first run: the comparisons of Python's sort for short lists, so that
+ * of several pairs without an order the same one is named. */
+static void sort_short(jrun *r, keyed *x, size_t n)
+{
+    size_t run = n < 2 ? n : 2;
+    if (n >= 2 && less(r, &x[1], &x[0])) {
+        while (run < n && less(r, &x[run], &x[run - 1]))
+            run++;
+        turn(x, run);
+    } else {
+        while (run < n && !less(r, &x[run], &x[run - 1]))
+            run++;
+    }
+    for (; run < n; run++) {
+        keyed pivot = x[run];
+        size_t low = 0, high = run;
+        while (low < high) {
+            size_t mid = low + (high - low) / 2;
+            if (less(r, &pivot, &x[mid]))
+                high = mid;
+            else
+                low = mid + 1;
+        }
+        memmove(x + low + 1, x + low, (run - low) * sizeof *x);
+        x[low] = pivot;
+    }
+}
+
+static void merge_sort(jrun *r, keyed *x, size_t n)
 {
     keyed *from = x, *to = jinja_alloc(r, n, sizeof *to);
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t i = 0; i < n; i += 2 * width) {
             size_t mid = i + width < n ? i + width : n, end = i + 2 * width < n ? i + 2 * width : n;
-            for (size_t p = i, q = mid, o = i; o < end; o++) {
-                bool right = p == mid;
-                if (!right && q < end)
-                    right = descending ? j_compare(r, from[p].key, from[q].key, OP_LT)
-                                       : j_compare(r, from[q].key, from[p].key, OP_LT);
-                to[o] = right ? from[q++] : from[p++];
-            }
+            for (size_t p = i, q = mid, o = i; o < end; o++)
+                to[o] =
+                    p == mid || (q < end && less(r, &from[q], &from[p])) ? from[q++] : from[p++];
         }
         keyed *swap = from;
         from = to;
         to = swap;
     }
     if (from != x) memcpy(x, from, n * sizeof *x);
+}
+
+/* Stable; equal items keep their order in a descending sort too, as Python's sorted does. */
+static void sort_keyed(jrun *r, keyed *x, size_t n, bool descending)
+{
+    if (descending) turn(x, n);
+    if (n <= 64)
+        sort_short(r, x, n);
+    else
+        merge_sort(r, x, n);
+    if (descending) turn(x, n);
 }
 
 static keyed *with_keys(jrun *r, value of, size_t *n)
@@ -140,6 +188,8 @@ FILTER(f_dictsort)
     if (!key && !(by.type == V_STR && j_str_is(by.u.s, "value")))
         RAISE(r, "You can only sort by either \"key\" or \"value\"");
     if (a[0].type == V_UNDEFINED) j_fail_undefined(r, a[0]);
+    if (a[0].type == V_NAMESPACE) RAISE(r, "items");
+    if (a[0].type == V_NAMESPACE) RAISE(r, "items");
     if (a[0].type != V_DICT) RAISE(r, "'%s' object has no attribute 'items'", j_type_name(a[0]));
     view items = { a[0].u.d, VIEW_ITEMS };
     size_t n;
@@ -270,7 +320,7 @@ static void fill_map(jrun *r, list *out, value *a, const args *c)
         call.v = jinja_alloc(r, (size_t)call.n, sizeof *call.v);
         memcpy(call.v, c->v + 1, (size_t)call.n * sizeof *call.v);
         call.v[0] = v;
-        j_list_add(r, out, j_call_builtin(r, fn, "filter ", &call));
+        j_list_add(r, out, j_call_builtin(r, fn, "do_", &call));
     }
 }
 
@@ -301,7 +351,7 @@ static void choose(jrun *r, list *out, const args *c, bool keep, bool attr)
             call.v = jinja_alloc(r, (size_t)call.n, sizeof *call.v);
             memcpy(call.v, c->v + off, (size_t)call.n * sizeof *call.v);
             call.v[0] = x;
-            yes = j_truth(r, j_call_builtin(r, fn, "test ", &call));
+            yes = j_truth(r, j_call_builtin(r, fn, "test_", &call));
         }
         if (yes == keep) j_list_add(r, out, v);
     }
@@ -460,14 +510,13 @@ FILTER(f_first)
 
 static bool is_reversible(value v)
 {
-    return v.type == V_STR || v.type == V_LIST || v.type == V_TUPLE || v.type == V_DICT ||
-           v.type == V_RANGE || v.type == V_VIEW;
+    return v.type == V_STR || v.type == V_UNDEFINED || v.type == V_LIST || v.type == V_TUPLE ||
+           v.type == V_DICT || v.type == V_RANGE || v.type == V_VIEW;
 }
 
 FILTER(f_last)
 {
     UNUSED;
-    if (a[0].type == V_UNDEFINED) RAISE(r, "'Undefined' object is not reversible");
     if (!is_reversible(a[0])) RAISE(r, "'%s' object is not reversible", j_type_name(a[0]));
     if (!j_length(r, a[0])) return j_v_undefined_hint(r, "No last item, sequence was empty.");
     if (a[0].type == V_LIST || a[0].type == V_TUPLE) return a[0].u.l->v[a[0].u.l->n - 1];
@@ -487,11 +536,11 @@ static list *reversed(jrun *r, value v)
 FILTER(f_reverse)
 {
     UNUSED;
-    static const char *const types[] = { [V_LIST] = "list_reverseiterator",
-                                         [V_TUPLE] = "reversed",
-                                         [V_DICT] = "dict_reversekeyiterator",
-                                         [V_RANGE] = "range_iterator",
-                                         [V_VIEW] = "reversed" };
+    static const char *const types[] = {
+        [V_UNDEFINED] = "reversed",   [V_LIST] = "list_reverseiterator",
+        [V_TUPLE] = "reversed",       [V_DICT] = "dict_reversekeyiterator",
+        [V_RANGE] = "range_iterator", [V_VIEW] = "reversed"
+    };
     if (a[0].type == V_STR) {
         value v = j_get_slice(r, a[0], (value){ 0 }, (value){ 0 }, v_int(-1));
         return v;

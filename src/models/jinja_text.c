@@ -243,6 +243,7 @@ static int number_text(const str *s, char *out, int room)
 bool j_parse_int(jrun *r, const str *s, int base, int64_t *out)
 {
     char t[80];
+    jinja_step(r, s->n / 8);
     int n = number_text(s, t, sizeof t);
     if (n <= 0) return false;
     char *p = t;
@@ -279,8 +280,9 @@ bool j_parse_int(jrun *r, const str *s, int base, int64_t *out)
     return true;
 }
 
-bool j_parse_float(const str *s, double *out)
+bool j_parse_float(jrun *r, const str *s, double *out)
 {
+    jinja_step(r, s->n / 8);
     char t[400];
     int n = number_text(s, t, sizeof t);
     if (n <= 0) return false;

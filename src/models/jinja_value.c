@@ -172,9 +172,10 @@ str *j_str_plain(jrun *r, str *s)
     return out;
 }
 
-int64_t jinja_len(const str *s)
+int64_t jinja_len(jrun *r, const str *s)
 {
     if (s->n_chars >= 0) return s->n_chars;
+    jinja_step(r, s->n / 64);
     int64_t n = 0;
     for (size_t i = 0; i < s->n; i++)
         n += ((unsigned char)s->s[i] & 0xc0) != 0x80;
@@ -185,7 +186,7 @@ int64_t jinja_len(const str *s)
 size_t j_char_offset(jrun *r, const str *s, int64_t chars)
 {
     if (chars <= 0) return 0;
-    if (chars >= jinja_len(s)) return s->n;
+    if (chars >= jinja_len(r, s)) return s->n;
     if (s->n_chars == (int64_t)s->n) return (size_t)chars;
     size_t i = 0;
     for (int64_t c = 0; i < s->n; i++)
@@ -252,6 +253,7 @@ static uint64_t hash(jrun *r, value v)
         const char *p = v.u.s->s;
         size_t n = v.u.s->n;
         h = mix(h, n);
+        jinja_step(r, n / 64);
         for (; n >= 8; p += 8, n -= 8) {
             uint64_t w;
             memcpy(&w, p, 8);
@@ -669,7 +671,7 @@ int64_t j_length(jrun *r, value v)
 {
     switch (v.type) {
     case V_UNDEFINED: return 0;
-    case V_STR: return jinja_len(v.u.s);
+    case V_STR: return jinja_len(r, v.u.s);
     case V_LIST:
     case V_TUPLE: return (int64_t)v.u.l->n;
     case V_DICT: return (int64_t)v.u.d->n;

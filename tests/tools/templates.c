@@ -89,7 +89,7 @@ static int one(const char *template, const char *context)
     jinja_text out = { 0 };
     char *source;
     size_t n;
-    json_t *j = json_load_file(context, 0, NULL);
+    json_t *j = json_load_file(context, JSON_ALLOW_NUL, NULL);
     if (!j || file_read(template, 1 << 24, &source, &n, &err) ||
         jinja_compile(&t, source, n, &err) || jinja_render(t, &out, j, &o, &err)) {
         fprintf(stderr, "%s\n", j ? err.msg : "context: not JSON");
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     if (argc == 4 && !strcmp(argv[1], "--one")) return one(argv[2], argv[3]);
     if (argc < 2) return fprintf(stderr, "usage: templates CASES.json [--show N]\n"), 2;
     int show = argc == 4 ? atoi(argv[3]) : 0, counts[3] = { 0 };
-    json_t *file = json_load_file(argv[1], 0, NULL), *c;
+    json_t *file = json_load_file(argv[1], JSON_ALLOW_NUL, NULL), *c;
     if (!file) return fprintf(stderr, "%s: not a JSON file\n", argv[1]), 1;
     struct tm now = read_clock(json_string_value(json_object_get(file, "strftime_now")));
     char *path = mem_strdup(argv[1]), *folder = dirname(path);
