@@ -115,10 +115,7 @@ static void gemma3_read(config_source *s, config *c)
     // as above: only 27B (62 layers) is not head_dim
     if (s->g && c->n_layers == 62 && c->n_heads > 0)
         c->query_scalar = (double)c->d_model / c->n_heads;
-    if (c->sliding || c->n_layers < 1) return;
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
-    for (int i = 0; c->sliding && i < c->n_layers; i++)
-        c->sliding[i] = (i + 1) % c->pattern != 0;
+    config_slide_by_pattern(s, c);
 }
 
 const arch arch_gemma3 = {

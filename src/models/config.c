@@ -165,6 +165,36 @@ cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key)
     return FOUND;
 }
 
+cfg_found cfg_flags(config_source *s, uint8_t **out, const char *hf, const char *key, int n)
+{
+    setting v;
+    cfg_found f = look(s, &v, hf, key);
+    if (f != FOUND || n < 1) return f;
+    if (v.n != (size_t)n || (v.json && !json_is_array(v.json))) {
+        fault_add(&s->faults, "%s: expected a list of %d, found %zu", cfg_name(s, hf, key), n, v.n);
+        return FOUND_BAD;
+    }
+    uint8_t *flags = arena_zero(s->mem, v.n, 1);
+    if (!flags) {
+        fault_add(&s->faults, "out of memory");
+        return FOUND_BAD;
+    }
+    for (size_t i = 0; i < v.n; i++) {
+        const json_t *item = v.json ? json_array_get(v.json, i) : NULL;
+        number x = { 0 };
+        if (item && json_is_boolean(item))
+            flags[i] = json_is_true(item);
+        else if (v.gguf && v.gguf->item == GGUF_BOOL)
+            flags[i] = v.gguf->data[i] != 0;
+        else if (number_at(&v, i, &x) && x.is_whole && (x.whole == 0 || x.whole == 1))
+            flags[i] = (uint8_t)x.whole;
+        else
+            return bad(s, hf, key, "a list of 0 and 1", &v);
+    }
+    *out = flags;
+    return FOUND;
+}
+
 cfg_found cfg_string(config_source *s, const char **out, const char *hf, const char *key)
 {
     setting v;
@@ -268,6 +298,7 @@ static void read_rope_object(config_source *s, rope_spec *r, double *fraction, c
     cfg_float(&in, &r->beta_slow, "beta_slow", NULL);
     cfg_bool(&in, &r->truncate, "truncate", NULL);
     cfg_float(&in, &r->attention_factor, "attention_factor", NULL);
+    cfg_float(&in, &r->alpha, "alpha", NULL);
     cfg_float(&in, &r->mscale, "mscale", NULL);
     cfg_float(&in, &r->mscale_all_dim, "mscale_all_dim", NULL);
     cfg_float(&in, fraction, "partial_rotary_factor", NULL);
@@ -355,6 +386,7 @@ static void read_rope_gguf(config_source *s, config *c)
     cfg_int(s, &r->original_len, NULL, "rope.scaling.original_context_length", 1, INT32_MAX);
     cfg_float(s, &r->beta_fast, NULL, "rope.scaling.yarn_beta_fast");
     cfg_float(s, &r->beta_slow, NULL, "rope.scaling.yarn_beta_slow");
+    cfg_float(s, &r->attention_factor, NULL, "rope.scaling.yarn_attn_factor");
     if (cfg_float(s, &attn_factor, NULL, "rope.scaling.attn_factor") == FOUND) {
         if (r->scaling == ROPE_LONGROPE) r->attention_factor = attn_factor;
         // here it comes on top of YaRN's own
@@ -486,6 +518,22 @@ void config_read(config_source *s, config *c)
     }
 }
 
+void config_slide_by_pattern(config_source *s, config *c)
+{
+    if (c->sliding || c->n_layers < 1) return;
+    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    for (int i = 0; c->sliding && i < c->n_layers; i++)
+        c->sliding[i] = (i + 1) % c->pattern != 0;
+}
+
+void config_rotate_sliding(config_source *s, config *c)
+{
+    if (!c->sliding || c->n_layers < 1) return;
+    c->no_rope = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    for (int i = 0; c->no_rope && i < c->n_layers; i++)
+        c->no_rope[i] = !c->sliding[i];
+}
+
 static void need(config_source *s, int value, const char *hf, const char *key)
 {
     // a value that was there and wrong has its fault already
@@ -508,6 +556,11 @@ static void finish_rope(config_source *s, config *c, rope_spec *r, const char *w
     if (r->dim > c->head_dim)
         fault_add(&s->faults, "%s: %d rotated dimensions, the head has %d", where, r->dim,
                   c->head_dim);
+    // Hunyuan's dynamic scaling is one longer base for every length
+    if (r->scaling == ROPE_DYNAMIC && r->alpha > 0 && r->dim > 2) {
+        r->base *= pow(r->alpha, (double)r->dim / (r->dim - 2));
+        r->scaling = ROPE_PLAIN;
+    }
     // a factor that is not given is how much longer the context became
     if (r->factor == 0 && (r->scaling == ROPE_YARN || r->scaling == ROPE_LONGROPE))
         r->factor = r->original_len ? (double)c->n_ctx / r->original_len : 1;
@@ -554,6 +607,9 @@ void config_check(config_source *s, config *c)
     check_number(s, c->final_softcap, 0, "final_logit_softcapping");
     check_number(s, c->attn_scale, 0, "attention_multiplier");
     check_number(s, c->clip_qkv, 0, "clip_qkv");
+    check_number(s, c->embed_scale, -1e30, "embedding_multiplier");
+    check_number(s, c->residual_scale, -1e30, "residual_multiplier");
+    check_number(s, c->logit_scale, -1e30, "logit scale");
     if (s->faults.n || c->unrotated) return;
 
     finish_rope(s, c, &c->rope, s->g ? "rope" : "rope_scaling");

@@ -63,7 +63,8 @@ typedef struct config {
     double clip_qkv;               // 0: none
     bool fused_qkv, fused_gate_up; // in one tensor, unless the file has them apart
     bool head_bias;
-    bool parallel; // attention and FFN read the same stream
+    bool parallel;    // attention and FFN read the same stream
+    bool shared_norm; // and the same normed input
     ffn_kind ffn;
     activation act;
 
@@ -96,6 +97,8 @@ cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *k
 cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key);
 /* *out is NUL-terminated, in the arena. */
 cfg_found cfg_string(config_source *s, const char **out, const char *hf, const char *key);
+/* A list of n flags, false or true, 0 or 1. */
+cfg_found cfg_flags(config_source *s, uint8_t **out, const char *hf, const char *key, int n);
 cfg_found cfg_activation(config_source *s, activation *out, const char *hf);
 /* The name of a setting in this container, for messages: "key 'llama.block_count'", "hidden_size".
  */
@@ -105,6 +108,10 @@ const char *cfg_name(const config_source *s, const char *hf, const char *key);
 void config_init(config *c, const arch *a, bool is_gguf);
 /* Reads what all families share into c, which holds the family's defaults. */
 void config_read(config_source *s, config *c);
+/* Every pattern-th layer sees everything, the others slide, unless the file says it by layer. */
+void config_slide_by_pattern(config_source *s, config *c);
+/* Only sliding layers rotate. */
+void config_rotate_sliding(config_source *s, config *c);
 /* Fills what is derived and adds every fault. */
 void config_check(config_source *s, config *c);
 

@@ -18,6 +18,7 @@ typedef struct rope_spec {
     bool truncate;                           // YaRN: whole numbers as bounds of the ramp
     double attention_factor;                 // of YaRN and longrope; 0: follows from the factor
     double mscale, mscale_all_dim;           // YaRN as DeepSeek has it; 0: not given
+    double alpha;                            // Hunyuan: the base times alpha^(dim/(dim-2)); 0: not
     int original_len;                        // 0: the trained context
     const float *short_factor, *long_factor; // longrope [n_factors]
     int n_factors;
