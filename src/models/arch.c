@@ -7,16 +7,33 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const arch arch_llama, arch_mistral, arch_qwen2, arch_qwen3, arch_gemma, arch_gemma2,
-    arch_gemma3, arch_mixtral, arch_qwen2_moe, arch_qwen3_moe, arch_olmoe, arch_granite_moe,
-    arch_glm4_moe;
+// clang-format off
+/* Makes the externs and the table: one line a file, arch_<name> a family. */
+#define ARCH_LIST(X) \
+    X(llama) X(mistral) \
+    X(qwen2) X(qwen3) \
+    X(gemma) X(gemma2) X(gemma3) \
+    X(phi) X(phi3) \
+    X(gpt2) X(gpt_neox) X(starcoder2) \
+    X(stablelm) \
+    X(cohere) X(cohere2) \
+    X(granite) \
+    X(olmo) X(olmo2) X(olmo3) \
+    X(glm) X(glm4) \
+    X(smollm3) \
+    X(exaone4) \
+    X(nemotron) \
+    X(seed_oss) \
+    X(ernie4_5) \
+    X(hunyuan_v1_dense) \
+    X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(granite_moe) X(glm4_moe)
+// clang-format on
 
-const arch *const archs[] = {
-    &arch_llama, &arch_mistral, &arch_qwen2,  &arch_qwen3,
-    &arch_gemma, &arch_gemma2,  &arch_gemma3,
-    &arch_mixtral, &arch_qwen2_moe, &arch_qwen3_moe, &arch_olmoe, &arch_granite_moe, &arch_glm4_moe,
-    NULL,
-};
+#define EXTERN(name) extern const arch arch_##name;
+ARCH_LIST(EXTERN)
+
+#define ROW(name) &arch_##name,
+const arch *const archs[] = { ARCH_LIST(ROW) NULL };
 
 static bool has_name(const char *const *names, const char *name, size_t n)
 {
@@ -119,7 +136,10 @@ void plan_ffn(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;
     bias_rule mlp = rule_of(l, c->mlp_bias);
-    load_norm(l, &p->ffn_norm, ROLE_FFN_NORM, layer, c->d_model, false);
+    if (c->shared_norm)
+        p->ffn_norm = p->attn_norm;
+    else
+        load_norm(l, &p->ffn_norm, ROLE_FFN_NORM, layer, c->d_model, false);
     load_norm(l, &p->post_ffn_norm, ROLE_POST_FFN_NORM, layer, c->d_model, false);
     p->ffn = c->ffn;
     p->act = c->act;
