@@ -71,8 +71,9 @@ static void widen_by_mla(widths *w, const mla_plan *m, int n_heads)
 {
     w->q_rank = max_of(w->q_rank, max_of(m->q_a.w.n_rows, 1));
     w->wide_q = max_of(w->wide_q, n_heads * (m->n_nope + m->n_rope));
-    w->head_in = max_of(w->head_in, max_of(m->n_nope, m->n_latent));
+    w->head_in = max_of(w->head_in, n_heads * (int)row_stride(m->n_nope));
     w->values = max_of(w->values, n_heads * m->n_value);
+    w->cols = max_of(w->cols, max_of(m->n_nope, m->n_latent)); // one head at a time
 }
 
 static widths widths_of(const infer_model *m)
@@ -86,12 +87,13 @@ static widths widths_of(const infer_model *m)
         w.ffn = max_of(w.ffn, p->d_ff);
         w.head_dim = max_of(w.head_dim, max_of(p->head_dim, p->head_dim_v));
         w.two_branches |= p->parallel;
+        if (!p->mla) w.cols = max_of(w.cols, p->n_heads * p->head_dim_v);
         if (p->moe) widen_by_moe(&w, p->moe);
         if (p->mla) widen_by_mla(&w, p->mla, p->n_heads);
     }
     for (int i = 0; i < m->n_ropes; i++) w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
-    const int inputs[] = {m->d_model, w.att, w.ffn, w.expert_ffn, w.q_rank, w.head_in, w.values,
-                          m->ple_width, 2 * w.n_experts}; // the last: scratch of routing
+    const int inputs[] = {m->d_model, w.ffn, w.expert_ffn, w.q_rank, w.values, m->ple_width,
+                          2 * w.n_experts}; // the last: scratch of routing
     for (int i = 0; i < COUNT_OF(inputs); i++) w.cols = max_of(w.cols, inputs[i]);
     return w;
 }

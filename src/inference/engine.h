@@ -47,7 +47,7 @@ typedef struct workspace {
     /* Latent attention. */
     act latent_q;          // [max_rows, q_rank]
     float *wide_q;         // [max_rows, n_heads * (n_nope + n_rope)]
-    act head_in;           // [max_rows, max(n_nope, n_latent)] of one head
+    act head_in;           // [max_rows, n_heads * row_stride(n_nope)]
     act values;            // [max_rows, n_heads * n_value]
     /* Per-layer embeddings. */
     float *ple;            // [max_rows, n_layers * ple_width]

@@ -26,7 +26,9 @@
     X(seed_oss) \
     X(ernie4_5) \
     X(hunyuan_v1_dense) \
-    X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(granite_moe) X(glm4_moe)
+    X(mixtral) X(qwen2_moe) X(qwen3_moe) X(olmoe) X(granite_moe) X(glm4_moe) \
+    X(deepseek_v2) X(deepseek_v3) \
+    X(gpt_oss)
 // clang-format on
 
 #define EXTERN(name) extern const arch arch_##name;
@@ -68,12 +70,6 @@ void arch_list(char *text, size_t size)
 
 /* ---- the usual layer ------------------------------------------------------------------------- */
 
-/* GGUF does not say whether there are biases: the tensors do. */
-static bias_rule rule_of(const loader *l, bool bias)
-{
-    return l->m->gguf ? BIAS_OPTIONAL : bias ? BIAS_NEEDED : BIAS_NONE;
-}
-
 static void plan_qk_norms(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;
@@ -94,7 +90,7 @@ static void plan_qk_norms(loader *l, layer_plan *p, int layer)
 void plan_attention(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;
-    bias_rule o = rule_of(l, c->attention_bias), qkv = c->qkv_bias ? BIAS_NEEDED : o;
+    bias_rule o = bias_rule_of(l, c->attention_bias), qkv = c->qkv_bias ? BIAS_NEEDED : o;
     int q_width = c->n_heads * c->head_dim, k_width = c->n_kv_heads * c->head_dim;
     int v_width = c->n_kv_heads * c->head_dim_v;
 
@@ -135,7 +131,7 @@ void plan_attention(loader *l, layer_plan *p, int layer)
 void plan_ffn(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;
-    bias_rule mlp = rule_of(l, c->mlp_bias);
+    bias_rule mlp = bias_rule_of(l, c->mlp_bias);
     if (c->shared_norm)
         p->ffn_norm = p->attn_norm;
     else

@@ -44,6 +44,16 @@ typedef enum tensor_role {
     ROLE_SHARED_GATE_UP,
     ROLE_SHARED_DOWN,
     ROLE_SHARED_ROUTER,
+    ROLE_SINKS,
+    /* Latent attention. */
+    ROLE_Q_A,
+    ROLE_Q_A_NORM,
+    ROLE_Q_B,
+    ROLE_KV_A,
+    ROLE_KV_A_NORM,
+    ROLE_KV_B,
+    ROLE_K_B,
+    ROLE_V_B,
     ROLE_COUNT
 } tensor_role;
 
@@ -94,6 +104,11 @@ struct loader {
 };
 
 typedef enum bias_rule { BIAS_NONE, BIAS_OPTIONAL, BIAS_NEEDED } bias_rule;
+/* Of a bias that the config speaks of. GGUF does not: its tensors tell. */
+static inline bias_rule bias_rule_of(const loader *l, bool bias)
+{
+    return l->m->gguf ? BIAS_OPTIONAL : bias ? BIAS_NEEDED : BIAS_NONE;
+}
 
 /* The weight [n_out, n_in] and its bias. */
 void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out, int n_in,

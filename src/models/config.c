@@ -478,7 +478,8 @@ void config_init(config *c, const arch *a, bool is_gguf)
                    .embed_scale = 1,
                    .residual_scale = 1,
                    .logit_scale = 1,
-                   .moe.weight_scale = 1 };
+                   .moe.weight_scale = 1,
+                   .pairing = is_gguf ? a->gguf_pairing : a->hf_pairing };
     a->defaults(c, is_gguf);
 }
 

@@ -48,6 +48,12 @@ typedef struct moe_config {
     bool by_column; // Hugging Face files hold stacks as [n_in, n_out], gate and up columns in turn
 } moe_config;
 
+/* Latent attention; n_latent 0: none. */
+typedef struct mla_config {
+    int n_latent, n_rope, n_nope, n_value;
+    int q_rank; // 0: queries are made of the input itself
+} mla_config;
+
 typedef struct config {
     int n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, head_dim_v;
     int n_ctx; // trained context
@@ -72,6 +78,7 @@ typedef struct config {
     rope_spec rope_local; // of sliding layers
     bool has_local;
     double rotary_fraction; // rotated part of a head
+    rope_pairing pairing;   // the family's for the container
     bool unrotated;         // no layer rotates: positions are learned
     uint8_t *no_rope;       // [n_layers] 1: this one does not; NULL: all do
 
@@ -80,6 +87,8 @@ typedef struct config {
     int pattern;      // every pattern-th layer sees everything; 0: not given
 
     moe_config moe;
+    mla_config mla;
+    double glu_limit, glu_alpha; // clamped gated unit; 0: not
 
     double query_scalar; // attention scale is its ^-1/2; 0: head_dim
     double attn_softcap, final_softcap;

@@ -556,6 +556,21 @@ static bool is_foreign(const char *name, size_t n)
     return false;
 }
 
+/* Of a layer past the last: those predict further tokens (DeepSeek V3, GLM 4.5). */
+static bool is_past_layers(const loader *l, const char *name, size_t n)
+{
+    const char *mark = l->m->gguf ? "blk." : "layers.";
+    size_t m = strlen(mark);
+    for (size_t i = 0; i + m < n; i++) {
+        if (memcmp(name + i, mark, m) != 0) continue;
+        int layer = 0;
+        for (i += m; i < n && name[i] >= '0' && name[i] <= '9' && layer < MAX_LAYERS; i++)
+            layer = layer * 10 + (name[i] - '0');
+        return layer >= l->c.n_layers;
+    }
+    return false;
+}
+
 static void warn_unused(const loader *l)
 {
     const infer_model *m = l->m;
@@ -571,7 +586,7 @@ static void warn_unused(const loader *l)
             name.s = st_tensor_at(m->st, i)->name;
             name.n = strlen(name.s);
         }
-        if (is_foreign(name.s, name.n)) continue;
+        if (is_foreign(name.s, name.n) || is_past_layers(l, name.s, name.n)) continue;
         if (n_unused++ < 3)
             at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%.*s", at ? ", " : "",
                                    name.n > 100 ? 100 : (int)name.n, name.s);

@@ -137,14 +137,13 @@ static int larger(int a, int b) { return a > b ? a : b; }
 
 static infer_status plan_ropes(infer_model *m, const config *c, infer_error *err)
 {
-    rope_pairing pairing = m->gguf ? m->arch->gguf_pairing : m->arch->hf_pairing;
     if (c->unrotated) return INFER_OK;
     m->n_ropes = c->has_local ? 2 : 1;
     m->ropes = arena_zero(&m->mem, (size_t)m->n_ropes, sizeof(*m->ropes));
     if (!m->ropes) return error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
-    infer_status s = rope_build(&m->ropes[0], &c->rope, pairing, c->n_ctx, &m->mem, err);
+    infer_status s = rope_build(&m->ropes[0], &c->rope, c->pairing, c->n_ctx, &m->mem, err);
     if (s == INFER_OK && c->has_local)
-        s = rope_build(&m->ropes[1], &c->rope_local, pairing, c->n_ctx, &m->mem, err);
+        s = rope_build(&m->ropes[1], &c->rope_local, c->pairing, c->n_ctx, &m->mem, err);
     return s;
 }
 

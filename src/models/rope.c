@@ -108,7 +108,7 @@ static void llama3(float *f, const rope_spec *r, int original)
     }
 }
 
-static double yarn_mscale(double factor, double mscale)
+double rope_yarn_mscale(double factor, double mscale)
 {
     return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
 }
@@ -145,8 +145,9 @@ static double attention_factor(const rope_spec *r, int original)
     if (r->attention_factor > 0) return r->attention_factor;
     if (r->scaling == ROPE_YARN) {
         if (r->mscale != 0 && r->mscale_all_dim != 0)
-            return yarn_mscale(r->factor, r->mscale) / yarn_mscale(r->factor, r->mscale_all_dim);
-        return yarn_mscale(r->factor, 1);
+            return rope_yarn_mscale(r->factor, r->mscale) /
+                   rope_yarn_mscale(r->factor, r->mscale_all_dim);
+        return rope_yarn_mscale(r->factor, 1);
     }
     return r->factor <= 1 || original < 2 ? 1 : sqrt(1 + log(r->factor) / log(original));
 }

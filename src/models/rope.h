@@ -32,6 +32,9 @@ int rope_scaling_find(const char *name, size_t n);
 /* The known names, for messages. */
 extern const char rope_scaling_names[];
 
+/* YaRN's factor of attention: 0.1 mscale ln(factor) + 1. */
+double rope_yarn_mscale(double factor, double mscale);
+
 /* Adds what is wrong with the numbers; where names the setting. */
 void rope_check(const rope_spec *r, fault_list *faults, const char *where);
 /* Fills the plan; the spec has passed rope_check. n_ctx is the trained context. */
