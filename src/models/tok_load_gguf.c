@@ -203,7 +203,7 @@ static infer_status merge_strings(loader *l, uint32_t rank, bytes *both, text *s
 
 static infer_status merge_batch(loader *l, uint32_t first, uint32_t n, bytes *both)
 {
-    text s[TOK_BATCH];
+    text s[TOK_BATCH] = { 0 };
     int32_t ids[TOK_BATCH];
     size_t room = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -338,15 +338,17 @@ static infer_status load_t5(loader *l)
     TRY(gguf_bool(l->g, KEY("add_space_prefix"), &prefix, NULL, l->err));
     TRY(gguf_bool(l->g, KEY("remove_extra_whitespaces"), &collapse, NULL, l->err));
     TRY(read_charsmap(l));
-    if (collapse) {
+    if (collapse) { // spaces alone: what else is white has become one in the charsmap
         TRY(step(l, &t->norms, NORM_STRIP, &s));
         s->left = s->right = true;
+        s->s = (text){ " ", 1 };
         TRY(step_replace(l, &t->norms, NORM_REPLACE, " {2,}", false, " "));
     }
-    TRY(step(l, &t->pres, PRE_METASPACE, &s));
-    s->s = (text){ META, 3 };
-    s->split = true;
-    s->scheme = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
+    if (prefix) {
+        TRY(step(l, &t->norms, NORM_PREPEND, &s));
+        s->s = (text){ META, 3 };
+    }
+    TRY(step_replace(l, &t->norms, NORM_REPLACE, " ", true, META));
     TRY(step(l, &t->decoders, DEC_BYTE_FALLBACK, &s));
     TRY(step(l, &t->decoders, DEC_METASPACE, &s));
     s->s = (text){ META, 3 };

@@ -210,9 +210,10 @@ static infer_status read_delimiter(loader *l, const tj *o, tok_step *s)
     TRY(need_text(l, o, "delimiter", &s->s));
     return one_char(l, "delimiter", s->s);
 }
+#define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}" // \w is another set there
 static infer_status read_whitespace(loader *l, const tj *o, tok_step *s)
 {
-    static const char pattern[] = "[\\w\\x{200c}\\x{200d}]+|[^\\w\\x{200c}\\x{200d}\\s]+";
+    static const char pattern[] = "[" RUST_WORD "]+|[^" RUST_WORD "\\s]+";
     (void)o;
     return regex_new(&s->re, pattern, strlen(pattern), false, l->err);
 }

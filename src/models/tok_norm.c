@@ -270,13 +270,22 @@ static infer_status char_byte_level(tok_work *w, const tok_step *s, bytes *out, 
 
 // ---- the others -----------------------------------------------------------------------------
 
+// Whether STRIP takes cp: white space, or the one character that it names.
+static bool stripped(const tok_step *s, uint32_t cp)
+{
+    uint32_t only = 0;
+    if (!s->s.n) return cp_is_space(cp);
+    utf8_decode(s->s.s, s->s.n, &only);
+    return cp == only;
+}
+
 static infer_status strip(tok_work *w, const tok_step *s, const bytes *in, bytes *out, bool *kept)
 {
     size_t b = 0, e = in->n;
     uint32_t cp = 0;
     while (s->left && b < e) {
         int k = utf8_decode(in->p + b, e - b, &cp);
-        if (!cp_is_space(cp)) break;
+        if (!stripped(s, cp)) break;
         b += (size_t)k;
     }
     while (s->right && e > b) {
@@ -284,7 +293,7 @@ static infer_status strip(tok_work *w, const tok_step *s, const bytes *in, bytes
         while (at > b && ((unsigned char)in->p[at] & 0xC0) == 0x80)
             at--;
         utf8_decode(in->p + at, e - at, &cp);
-        if (!cp_is_space(cp)) break;
+        if (!stripped(s, cp)) break;
         e = at;
     }
     if (b) *kept = false;

@@ -11,6 +11,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "models/tok.h"
 
@@ -38,6 +39,8 @@ struct regex_scratch {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack; // made when a match first needs more than the machine's
+    size_t calls, bytes;    // matches tried, bytes passed
+    double since;           // CPU seconds of this thread at the first look at the clock
 };
 
 static void *pcre_alloc(size_t n, void *user)
@@ -545,6 +548,18 @@ void regex_scratch_free(regex_scratch *x)
     mem_free(x);
 }
 
+/* A pattern that looks far ahead at every step is quadratic without ever backtracking much, which
+ * no limit of PCRE2 sees: the clock does. Ordinary text passes at 10 MB/s and more. */
+static bool too_slow(regex_scratch *x)
+{
+    struct timespec t;
+    if (++x->calls % 64) return false;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    if (x->since == 0) x->since = now;
+    return now - x->since > 5 + 1e-6 * (double)x->bytes;
+}
+
 static int match(const tok_regex *re, regex_scratch *x, const char *s, size_t n, size_t from)
 {
     int rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, x->data, x->context);
@@ -576,7 +591,7 @@ infer_status regex_next(const tok_regex *re, regex_scratch *x, const char *s, si
         return INFER_OK;
     }
     while (it->next <= n) {
-        int rc = match(re, x, s, n, it->next);
+        int rc = too_slow(x) ? PCRE2_ERROR_MATCHLIMIT : match(re, x, s, n, it->next);
         if (rc == PCRE2_ERROR_NOMATCH) return INFER_OK;
         if (rc < 0)
             return error_set(err, rc == PCRE2_ERROR_NOMEMORY ? INFER_NOMEM : INFER_LIMIT,
@@ -589,6 +604,7 @@ infer_status regex_next(const tok_regex *re, regex_scratch *x, const char *s, si
             continue;
         }
         *begin = o[0] < o[1] ? o[0] : o[1];
+        x->bytes += o[1] - it->next;
         *end = it->next = it->last_end = o[1];
         it->any = *found = true;
         return INFER_OK;
