@@ -460,18 +460,9 @@ static infer_status open_gguf(infer_tokenizer **t, gguf_out *g, infer_error *err
 
 static void spm_vocab(gguf_out *g, uint32_t bos)
 {
-    static const char *const tokens[] = { "<unk>",
-                                          "<s>",
-                                          "</s>",
-                                          "<0xC3>",
-                                          "<0xA9>",
-                                          "\xE2\x96\x81",
-                                          "a",
-                                          "b",
-                                          "ab",
-                                          "\xE2\x96\x81"
-                                          "a",
-                                          "  " };
+    static const char *const tokens[] = {
+        "<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "\xE2\x96\x81", "a", "b", "ab", "\u2581a", "  ",
+    };
     static const int32_t types[] = { 2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 4 };
     static const float scores[] = { 0, 0, 0, 0, 0, -5, -5, -5, -1, -2, 0 };
     gg_string(g, "general.architecture", "llama");
