@@ -215,9 +215,12 @@ static infer_status read_name(infer_model *m, const char *given, infer_error *er
 static infer_status read_tokenizer(infer_model *m, infer_error *err)
 {
     if (m->gguf) {
-        if (!gguf_find(m->gguf, "tokenizer.ggml.model") &&
-            !gguf_find(m->gguf, "tokenizer.ggml.tokens"))
-            return INFER_OK;
+        gguf_text kind = { 0 };
+        bool named;
+        infer_status s = gguf_string(m->gguf, "tokenizer.ggml.model", &kind, &named, err);
+        if (s != INFER_OK) return s;
+        if (named && kind.n == 4 && memcmp(kind.s, "none", 4) == 0) return INFER_OK;
+        if (!named && !gguf_find(m->gguf, "tokenizer.ggml.tokens")) return INFER_OK;
         return tokenizer_from_gguf(&m->tok, m->gguf, err);
     }
     char *path = arena_printf(&m->mem, "%s/tokenizer.json", m->path);

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Write a Hugging Face model folder as GGUF, under the names and keys that llama.cpp's converter gives.
+
+    to_gguf.py FOLDER OUT.gguf [--vocab-none]
+
+For the small random models of the golden data: matrices keep their type, vectors become float32, no vocabulary is
+written (--vocab-none: tokenizer.ggml.model "none", which llama.cpp asks for). What the converter changes in a family's
+tensors is changed here too: rows of q and k permuted to adjacent rope pairs, Conv1D transposed, q k v by head put one
+after the other, 1 added to norms. Needs numpy and gguf; written against gguf 0.19 and llama.cpp's converter of
+llama-cpp-python 0.3.36.
+"""
+import argparse, json, math, pathlib, struct
+import gguf
+import numpy as np
+from gguf import MODEL_ARCH as A
+
+# model_type: architecture, whether q and k rows are permuted
+FAMILIES = {
+    "llama": (A.LLAMA, True), "mistral": (A.LLAMA, True), "qwen2": (A.QWEN2, False), "qwen3": (A.QWEN3, False),
+    "phi": (A.PHI2, False), "phi3": (A.PHI3, False), "gpt2": (A.GPT2, False), "gpt_neox": (A.GPTNEOX, False),
+    "starcoder2": (A.STARCODER2, False), "stablelm": (A.STABLELM, False), "cohere": (A.COMMAND_R, False),
+    "cohere2": (A.COHERE2, False), "granite": (A.GRANITE, True), "olmo": (A.OLMO, True), "olmo2": (A.OLMO2, False),
+    "olmo3": (A.OLMO2, False), "glm": (A.CHATGLM, False), "glm4": (A.GLM4, False), "smollm3": (A.SMOLLM3, True),
+    "exaone4": (A.EXAONE4, False), "nemotron": (A.NEMOTRON, False), "seed_oss": (A.SEED_OSS, False),
+    "ernie4_5": (A.ERNIE4_5, False), "hunyuan_v1_dense": (A.HUNYUAN_DENSE, False),
+}
+PARTIAL = {"phi": 0.5, "stablelm": 0.25, "glm": 0.5, "glm4": 0.5, "nemotron": 0.5}  # what a silent config means
+
+
+def tensors_of(folder):
+    """name, array (bfloat16 as uint16), is it bfloat16"""
+    types = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        n = struct.unpack("<Q", data[:8])[0]
+        for name, t in json.loads(data[8:8 + n]).items():
+            if name == "__metadata__": continue
+            begin, end = t["data_offsets"]
+            x = np.frombuffer(data[8 + n + begin:8 + n + end], types[t["dtype"]]).reshape(t["shape"])
+            yield name, x, t["dtype"] == "BF16"
+
+
+def as_f32(x, is_bf16):
+    return (x.astype(np.uint32) << 16).view(np.float32) if is_bf16 else x.astype(np.float32)
+
+
+def permute(x, n_heads):
+    """Rows of a head from two halves to adjacent pairs."""
+    return x.reshape(n_heads, 2, x.shape[0] // n_heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def llama3_divisors(rope, head_dim):
+    base, old = rope["rope_theta"], rope["original_max_position_embeddings"]
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    out = []
+    for f in 1.0 / (np.float32(base) ** (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim))):
+        wave = 2 * math.pi / float(f)
+        if wave < old / high: out.append(1)
+        elif wave > old / low: out.append(factor)
+        else:
+            smooth = (old / wave - low) / (high - low)
+            out.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, np.float32)
+
+
+def write_keys(w, c, kind, rope, extra):
+    n_heads = c.get("num_attention_heads", c.get("n_head"))
+    d_model = c.get("hidden_size", c.get("n_embd"))
+    head_dim = c.get("head_dim") or d_model // n_heads
+    w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
+    w.add_context_length(c.get("max_position_embeddings", c.get("n_positions")))
+    w.add_embedding_length(d_model)
+    w.add_feed_forward_length(c.get("intermediate_size") or 4 * d_model)
+    w.add_head_count(n_heads)
+    if kind not in ("gpt2", "gpt_neox"): w.add_head_count_kv(c.get("num_key_value_heads") or n_heads)
+    w.add_vocab_size(c["vocab_size"])
+    if "head_dim" in c:
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
+    if "rope_theta" in c: w.add_rope_freq_base(c["rope_theta"])
+    if "rotary_emb_base" in c: w.add_rope_freq_base(float(c["rotary_emb_base"]))
+    fraction = c.get("partial_rotary_factor", c.get("rotary_pct", PARTIAL.get(kind, 1.0)))
+    if kind != "gpt2": w.add_rope_dimension_count(int(head_dim * fraction))
+    for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"):
+        if key in c: w.add_layer_norm_eps(c[key])
+    if "norm_eps" in c:
+        w.add_layer_norm_rms_eps(c["norm_eps"])
+        w.add_layer_norm_eps(c["norm_eps"])
+    if "rms_norm_eps" in c: w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if kind == "olmo": w.add_layer_norm_eps(1e-5)
+    if c.get("clip_qkv"): w.add_clamp_kqv(c["clip_qkv"])
+    if kind == "gpt_neox": w.add_parallel_residual(c.get("use_parallel_residual", True))
+    if kind == "stablelm": w.add_parallel_residual(c.get("use_parallel_residual", True))
+    if "logit_scale" in c: w.add_logit_scale(c["logit_scale"])
+    if kind == "granite":
+        w.add_attention_scale(c["attention_multiplier"])
+        w.add_embedding_scale(c["embedding_multiplier"])
+        w.add_residual_scale(c["residual_multiplier"])
+        w.add_logit_scale(c["logits_scaling"])
+    if kind == "phi3":
+        w.add_sliding_window(c.get("sliding_window") or 0)
+    elif c.get("sliding_window") and kind in ("cohere2", "olmo3", "exaone4"):
+        w.add_sliding_window(c["sliding_window"])
+        if "layer_types" in c: w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
+
+    what = rope.get("rope_type", rope.get("type", "default"))
+    if what == "linear":
+        w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        w.add_rope_scaling_factor(rope["factor"])
+    elif what == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "attention_factor" in rope: w.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
+        if "beta_fast" in rope: w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        if "beta_slow" in rope: w.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    elif what == "llama3":
+        extra["rope_freqs.weight"] = llama3_divisors({"rope_theta": c.get("rope_theta", 10000.0), **rope}, head_dim)
+    elif what == "longrope":
+        old = c["original_max_position_embeddings"]
+        scale = c["max_position_embeddings"] / old
+        w.add_rope_scaling_orig_ctx_len(old)
+        w.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(old)) if scale > 1 else 1.0)
+        extra["rope_factors_long.weight"] = np.array(rope["long_factor"], np.float32)
+        extra["rope_factors_short.weight"] = np.array(rope["short_factor"], np.float32)
+    elif what != "default":
+        raise SystemExit(f"rope type {what} is not written")
+
+
+def change(name, x, c, kind, permuted):
+    """What the converter does to a tensor's values."""
+    n_heads = c.get("num_attention_heads", c.get("n_head"))
+    if permuted and ".q_proj." in name: return permute(x, n_heads)
+    if permuted and ".k_proj." in name: return permute(x, c.get("num_key_value_heads") or n_heads)
+    if kind == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")): return x.T
+    if kind == "gpt_neox" and ".query_key_value." in name:
+        parts = x.reshape(n_heads, 3, -1, *x.shape[1:])
+        return np.concatenate([parts[:, i].reshape(-1, *x.shape[1:]) for i in range(3)])
+    return x
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("folder", type=pathlib.Path)
+    ap.add_argument("out")
+    ap.add_argument("--vocab-none", action="store_true")
+    args = ap.parse_args()
+    c = json.loads((args.folder / "config.json").read_text())
+    kind = c["model_type"]
+    arch, permuted = FAMILIES[kind]
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    if "rope_theta" in rope: c["rope_theta"] = rope["rope_theta"]
+    w = gguf.GGUFWriter(args.out, gguf.MODEL_ARCH_NAMES[arch])
+    w.add_name(args.folder.name)
+    extra = {}
+    write_keys(w, c, kind, rope, extra)
+    if args.vocab_none: w.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(arch, c.get("num_hidden_layers", c.get("n_layer")))
+    for name, x in extra.items(): w.add_tensor(name, x)
+    for name, x, is_bf16 in tensors_of(args.folder):
+        new = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if new is None: raise SystemExit(f"no GGUF name for {name}")
+        x = np.ascontiguousarray(change(name, x, c, kind, permuted))
+        if kind == "nemotron" and name.endswith("norm.weight"):
+            w.add_tensor(new, as_f32(x, is_bf16) + 1)
+        elif x.ndim == 1 or new.endswith("_norm.weight") or new == "position_embd.weight":
+            w.add_tensor(new, as_f32(x, is_bf16))
+        elif is_bf16:
+            w.add_tensor(new, x.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            w.add_tensor(new, x)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+if __name__ == "__main__":
+    main()
