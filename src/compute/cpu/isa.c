@@ -75,7 +75,7 @@ size_t matmul_scratch_bytes(int n_cols)
                   + PANEL * (n + n / 4)                                // the last panel's rows
                   + rows * (n + n / 8 + n / 4 + n / 4);                // activations
     size_t f_rows = (size_t)f32_group(n_cols);
-    size_t f32 = ((size_t)F32_CHUNK * 3 + 4) * PANEL * 4 + f_rows * PANEL * 2 * 4 + f_rows * n * 4;
+    size_t f32 = ((size_t)F32_CHUNK * 3 + 16) * PANEL * 4 + f_rows * PANEL * 2 * 4 + f_rows * n * 4;
     size_t ref = n * 4 + 4096;
     size_t most = int8 > f32 ? int8 : f32;
     return (most > ref ? most : ref) + pieces;

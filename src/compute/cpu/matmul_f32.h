@@ -35,17 +35,32 @@ KERNEL_INLINE void store_f16(float *w, const uint8_t *p, size_t stride)
     }
 }
 
+/* Rows whose distance is a multiple of 1 KiB fall into the same few sets of the first-level cache and
+ * push each other out before a line is used up: they are copied closer together first. */
+static const uint8_t *spread_rows(const uint8_t *p, size_t *stride, size_t bytes, float *rows)
+{
+    if (*stride % 1024) return p;
+    uint8_t *copy = (uint8_t *)rows;
+    for (size_t i = 0; i < LANES; i++) memcpy(copy + i * (bytes + 64), p + i * *stride, bytes);
+    *stride = bytes + 64;
+    return copy;
+}
+
 /* n k of the rows at p to floats [n, LANES]. Rows from n_rows on are 0. */
 static void store_panel(float *w, dtype type, const uint8_t *p, size_t stride, int n_rows, int n,
                         float *rows)
 {
     int k = 0;
-    if (n_rows == LANES && type == DT_F32)
-        for (; k + 4 <= n; k += 4) store_dwords(w + (size_t)k * LANES, p + (size_t)k * 4, stride);
-    if (n_rows == LANES && type == DT_BF16)
-        for (; k + 8 <= n; k += 8) store_bf16(w + (size_t)k * LANES, p + (size_t)k * 2, stride);
-    if (n_rows == LANES && type == DT_F16)
-        for (; k + 8 <= n; k += 8) store_f16(w + (size_t)k * LANES, p + (size_t)k * 2, stride);
+    if (n_rows == LANES && (type == DT_F32 || type == DT_F16 || type == DT_BF16)) {
+        size_t item = (size_t)quant_formats[type]->block_bytes, step = stride;
+        const uint8_t *from = spread_rows(p, &step, (size_t)n * item, rows);
+        if (type == DT_F32)
+            for (; k + 4 <= n; k += 4) store_dwords(w + k * LANES, from + (size_t)k * item, step);
+        else if (type == DT_BF16)
+            for (; k + 8 <= n; k += 8) store_bf16(w + k * LANES, from + (size_t)k * item, step);
+        else
+            for (; k + 8 <= n; k += 8) store_f16(w + k * LANES, from + (size_t)k * item, step);
+    }
     if (k == n) return;
     // Other formats, few rows, or the last k: through whole rows of floats.
     const quant_format *f = quant_formats[type];
@@ -143,7 +158,7 @@ static void f32_rows(const matmul_args *a, int first, int n)
     const quant_format *f = quant_formats[a->w->type];
     uint8_t *at = a->scratch;
     float *w = scratch_take(&at, (size_t)F32_CHUNK * LANES * TILE_PANELS * 4);
-    float *rows = scratch_take(&at, ((size_t)F32_CHUNK + 4) * LANES * 4);
+    float *rows = scratch_take(&at, ((size_t)F32_CHUNK + 16) * LANES * 4);
     float *acc = scratch_take(&at, (size_t)n * LANES * TILE_PANELS * 4);
     float *packed = scratch_take(&at, (size_t)n * (size_t)cols * 4);
     pack_f32(packed, a->x, first, n);

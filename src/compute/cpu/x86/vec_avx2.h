@@ -228,6 +228,8 @@ KERNEL_INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
 KERNEL_INLINE void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
 KERNEL_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 KERNEL_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+KERNEL_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+KERNEL_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 KERNEL_INLINE vi vi_srl(vi a, int n) { return _mm256_srli_epi32(a, n); }
 KERNEL_INLINE vi vi_sll(vi a, int n) { return _mm256_slli_epi32(a, n); }
 KERNEL_INLINE vi vi_sra(vi a, int n) { return _mm256_srai_epi32(a, n); }

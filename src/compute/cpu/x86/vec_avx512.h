@@ -155,6 +155,8 @@ KERNEL_INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 KERNEL_INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 KERNEL_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 KERNEL_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+KERNEL_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+KERNEL_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 KERNEL_INLINE vi vi_srl(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 KERNEL_INLINE vi vi_sll(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 KERNEL_INLINE vi vi_sra(vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }

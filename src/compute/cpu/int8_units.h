@@ -1,0 +1,315 @@
+/*
+ * int8_units.h: the formats that kernels read by vector code. unit_<fmt> takes one unit of LANES rows
+ * at p (the bytes are as in quant_<fmt>.c), makes its blocks of 32 k in registers, and hands them to
+ * emit in order. It reads no byte outside the unit.
+ *
+ * A format is one function and one line in UNIT_FORMATS.
+ */
+#ifndef COMPUTE_CPU_INT8_UNITS_H
+#define COMPUTE_CPU_INT8_UNITS_H
+
+#include "compute/cpu/int8_block.h"
+
+/* Dword 0 and dword 3 of 16 bytes alone. */
+KERNEL_INLINE vi load_dword(const uint8_t *p, size_t stride)
+{
+    vi t[4];
+    load_dwords(t, p, stride);
+    return t[0];
+}
+KERNEL_INLINE vi load_last_dword(const uint8_t *p, size_t stride)
+{
+    vi t[4];
+    load_dwords(t, p, stride);
+    return t[3];
+}
+
+/* 16 bytes of packed nibbles: low ones to w[0 … 3], high ones to w[4 … 7]. */
+KERNEL_INLINE void split_nibbles(vi *low, vi *high, const vi *t, int n)
+{
+    vi mask = vi_set1(0x0f0f0f0f);
+    KERNEL_UNROLL for (int j = 0; j < n; j++) {
+        low[j] = vi_and(t[j], mask);
+        high[j] = vi_and(vi_srl(t[j], 4), mask);
+    }
+}
+
+KERNEL_INLINE void unit_q8_0(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi w[8];
+    vf d = vi_half(load_dword(p, stride));
+    load_dwords(w, p + 2, stride);
+    load_dwords(w + 4, p + 18, stride);
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(w[j]);
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_q4_0(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi t[4], w[8];
+    vf d = vi_half(load_dword(p, stride));
+    load_dwords(t, p + 2, stride);
+    split_nibbles(w, w + 4, t, 4);
+    emit(s, block, w, &d, NULL);
+}
+
+static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                     1,    13,   25,  38,  53,  69,  89,  113};
+
+KERNEL_INLINE void unit_iq4_nl(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi t[4], w[8];
+    vf d = vi_half(load_dword(p, stride));
+    load_dwords(t, p + 2, stride);
+    split_nibbles(w, w + 4, t, 4);
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(vi_table16(w[j], iq4_table));
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_q4_1(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head = load_dword(p, stride), t[4], w[8];
+    vf d = vi_half(head), m = vi_half(vi_srl(head, 16));
+    load_dwords(t, p + 4, stride);
+    split_nibbles(w, w + 4, t, 4);
+    emit(s, block, w, &d, &m);
+}
+
+KERNEL_INLINE void add_fifth_bits(vi *w, vi bits)
+{
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_or(w[j], vi_bits_to_16(bits, 4 * j));
+}
+
+KERNEL_INLINE void unit_q5_0(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head[4], t[4], w[8]; // bytes: d d h h | h h q q
+    load_dwords(head, p, stride);
+    vf d = vi_half(head[0]);
+    load_dwords(t, p + 6, stride);
+    split_nibbles(w, w + 4, t, 4);
+    add_fifth_bits(w, vi_or(vi_srl(head[0], 16), vi_sll(head[1], 16)));
+    emit(s, block, w, &d, NULL);
+}
+
+KERNEL_INLINE void unit_q5_1(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head[4], t[4], w[8]; // bytes: d d m m | h h h h
+    load_dwords(head, p, stride);
+    vf d = vi_half(head[0]), m = vi_half(vi_srl(head[0], 16));
+    load_dwords(t, p + 8, stride);
+    split_nibbles(w, w + 4, t, 4);
+    add_fifth_bits(w, head[1]);
+    emit(s, block, w, &d, &m);
+}
+
+/* Q4_K and Q5_K: 16 bytes of header to the scales and mins, 4 of 6 bits in the bytes of a dword:
+ * [0] of sub-blocks 0 … 3, [1] of 4 … 7. */
+typedef struct k_header {
+    vf d, dmin;
+    vi scale[2], min[2];
+} k_header;
+
+KERNEL_INLINE k_header load_k_header(const uint8_t *p, size_t stride)
+{
+    vi t[4], six = vi_set1(0x3f3f3f3f), four = vi_set1(0x0f0f0f0f), top = vi_set1(0x30303030);
+    load_dwords(t, p, stride);
+    k_header h = {
+        .d = vi_half(t[0]),
+        .dmin = vf_sub(vf_zero(), vi_half(vi_srl(t[0], 16))),
+        .scale = {vi_and(t[1], six), vi_or(vi_and(t[3], four), vi_and(vi_srl(t[1], 2), top))},
+        .min = {vi_and(t[2], six), vi_or(vi_and(vi_srl(t[3], 4), four), vi_and(vi_srl(t[2], 2), top))},
+    };
+    return h;
+}
+KERNEL_INLINE vf byte_to_vf(vi v, int i) { return vi_to_vf(vi_and(vi_srl(v, 8 * i), vi_set1(255))); }
+
+KERNEL_INLINE void unit_q4_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    k_header h = load_k_header(p, stride);
+    KERNEL_UNROLL for (int g = 0; g < 4; g++) { // 32 bytes: two sub-blocks
+        vi t[8], low[8], high[8];
+        load_dwords(t, p + 16 + 32 * g, stride);
+        load_dwords(t + 4, p + 32 + 32 * g, stride);
+        split_nibbles(low, high, t, 8);
+        vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
+        vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
+        emit(s, block + 2 * g, low, &sc, &mn);
+        sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2 + 1));
+        mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2 + 1));
+        emit(s, block + 2 * g + 1, high, &sc, &mn);
+    }
+}
+
+KERNEL_INLINE void unit_q5_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    k_header h = load_k_header(p, stride);
+    vi fifth[8], bit = vi_set1(0x10101010); // bit b of byte l: of element l of sub-block b
+    load_dwords(fifth, p + 16, stride);
+    load_dwords(fifth + 4, p + 32, stride);
+    KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+        vi t[8], low[8], high[8];
+        load_dwords(t, p + 48 + 32 * g, stride);
+        load_dwords(t + 4, p + 64 + 32 * g, stride);
+        split_nibbles(low, high, t, 8);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            vi a = g < 2 ? vi_sll(fifth[j], 4 - 2 * g) : vi_srl(fifth[j], 2 * g - 4);
+            vi b = g < 2 ? vi_sll(fifth[j], 3 - 2 * g) : vi_srl(fifth[j], 2 * g - 3);
+            low[j] = vi_or(low[j], vi_and(a, bit));
+            high[j] = vi_or(high[j], vi_and(b, bit));
+        }
+        vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
+        vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
+        emit(s, block + 2 * g, low, &sc, &mn);
+        sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2 + 1));
+        mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2 + 1));
+        emit(s, block + 2 * g + 1, high, &sc, &mn);
+    }
+}
+
+/* Sub-blocks 2i and 2i + 1 of four: scales of 8 signed bits times d. */
+KERNEL_INLINE void q6_k_scales(vf *sc, vf d, vi bytes, int i)
+{
+    sc[0] = vf_mul(d, vi_to_vf(vi_sra(vi_sll(bytes, 24 - 16 * i), 24)));
+    sc[1] = vf_mul(d, vi_to_vf(vi_sra(vi_sll(bytes, 16 - 16 * i), 24)));
+}
+
+KERNEL_INLINE void unit_q6_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi scales[4], two = vi_set1(0x30303030);
+    load_dwords(scales, p + 192, stride);
+    vf d = vi_half(vi_srl(load_last_dword(p + 194, stride), 16)), sc[2];
+    KERNEL_UNROLL for (int half = 0; half < 2; half++) { // 128 elements: 64 bytes of low bits, 32 of high
+        vi t[8], h[8], low[8], high_a[8], high_b[8];
+        load_dwords(h, p + 128 + 32 * half, stride);
+        load_dwords(h + 4, p + 144 + 32 * half, stride);
+        load_dwords(t, p + 64 * half, stride);
+        load_dwords(t + 4, p + 64 * half + 16, stride);
+        split_nibbles(low, high_a, t, 8);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 4), two));
+            high_a[j] = vi_or(high_a[j], vi_and(h[j], two));
+        }
+        q6_k_scales(sc, d, scales[2 * half], 0);
+        emit(s, block + 4 * half, low, sc, NULL);
+        load_dwords(t, p + 64 * half + 32, stride);
+        load_dwords(t + 4, p + 64 * half + 48, stride);
+        split_nibbles(low, high_b, t, 8);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 2), two));
+            high_b[j] = vi_or(high_b[j], vi_and(vi_srl(h[j], 2), two));
+        }
+        q6_k_scales(sc, d, scales[2 * half], 1);
+        emit(s, block + 4 * half + 1, low, sc, NULL);
+        q6_k_scales(sc, d, scales[2 * half + 1], 0);
+        emit(s, block + 4 * half + 2, high_a, sc, NULL);
+        q6_k_scales(sc, d, scales[2 * half + 1], 1);
+        emit(s, block + 4 * half + 3, high_b, sc, NULL);
+    }
+}
+
+/* Q2_K: block g of 32 is two bits of 32 bytes; scale and min of a sub-block share a byte. */
+KERNEL_INLINE void unit_q2_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi scales[4], two = vi_set1(0x03030303), four = vi_set1(15);
+    load_dwords(scales, p, stride);
+    vi head = load_last_dword(p + 68, stride);
+    vf d = vi_half(head), dmin = vf_sub(vf_zero(), vi_half(vi_srl(head, 16)));
+    KERNEL_UNROLL for (int half = 0; half < 2; half++) {
+        vi t[8], w[8];
+        load_dwords(t, p + 16 + 32 * half, stride);
+        load_dwords(t + 4, p + 32 + 32 * half, stride);
+        KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+            vi bytes = vi_srl(scales[2 * half + g / 2], 16 * (g % 2));
+            vf sc[2] = {vf_mul(d, vi_to_vf(vi_and(bytes, four))),
+                        vf_mul(d, vi_to_vf(vi_and(vi_srl(bytes, 8), four)))};
+            vf mn[2] = {vf_mul(dmin, vi_to_vf(vi_and(vi_srl(bytes, 4), four))),
+                        vf_mul(dmin, vi_to_vf(vi_and(vi_srl(bytes, 12), four)))};
+            KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_and(vi_srl(t[j], 2 * g), two);
+            emit(s, block + 4 * half + g, w, sc, mn);
+        }
+    }
+}
+
+/* Q3_K: two bits as in Q2_K, the third in bit g of 32 bytes for block g; 16 scales of 6 bits, four of
+ * them in the bytes of a dword. */
+KERNEL_INLINE void unit_q3_k(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi t[8], third[8], w[8], two = vi_set1(0x03030303), four = vi_set1(0x0f0f0f0f);
+    load_dwords(t, p + 94, stride); // bytes 94 95 | 96 … 107 scales | d
+    vf d = vi_half(vi_srl(t[3], 16));
+    vi a = vi_or(vi_srl(t[0], 16), vi_sll(t[1], 16)), b = vi_or(vi_srl(t[1], 16), vi_sll(t[2], 16));
+    vi c = vi_or(vi_srl(t[2], 16), vi_sll(t[3], 16));
+    vi scales[4] = {vi_or(vi_and(a, four), vi_sll(vi_and(c, two), 4)),
+                    vi_or(vi_and(b, four), vi_sll(vi_and(vi_srl(c, 2), two), 4)),
+                    vi_or(vi_and(vi_srl(a, 4), four), vi_sll(vi_and(vi_srl(c, 4), two), 4)),
+                    vi_or(vi_and(vi_srl(b, 4), four), vi_sll(vi_and(vi_srl(c, 6), two), 4))};
+    load_dwords(third, p, stride);
+    load_dwords(third + 4, p + 16, stride);
+    KERNEL_UNROLL for (int half = 0; half < 2; half++) {
+        load_dwords(t, p + 32 + 32 * half, stride);
+        load_dwords(t + 4, p + 48 + 32 * half, stride);
+        KERNEL_UNROLL for (int i = 0; i < 4; i++) {
+            int g = 4 * half + i;
+            vf sc[2];
+            KERNEL_UNROLL for (int j = 0; j < 2; j++) {
+                vi byte = vi_and(vi_srl(scales[g / 2], 16 * (g % 2) + 8 * j), vi_set1(63));
+                sc[j] = vf_mul(d, vi_to_vf(vi_sub(byte, vi_set1(32))));
+            }
+            KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+                vi bit = g < 2 ? vi_sll(third[j], 2 - g) : vi_srl(third[j], g - 2);
+                w[j] = vi_or(vi_and(vi_srl(t[j], 2 * i), two), vi_and(bit, vi_set1(0x04040404)));
+            }
+            emit(s, block + g, w, sc, NULL);
+        }
+    }
+}
+
+KERNEL_INLINE void unit_iq4_xs(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    vi head[4]; // bytes: d d h h | l l l l
+    load_dwords(head, p, stride);
+    vf d = vi_half(head[0]);
+    KERNEL_UNROLL for (int g = 0; g < 8; g++) {
+        vi t[4], w[8], low = vi_and(vi_srl(head[1], 4 * g), vi_set1(15));
+        vi high = vi_and(vi_srl(head[0], 16 + 2 * g), vi_set1(3));
+        vi scale = vi_sub(vi_or(low, vi_sll(high, 4)), vi_set1(32));
+        vf sc = vf_mul(d, vi_to_vf(scale));
+        load_dwords(t, p + 8 + 16 * g, stride);
+        split_nibbles(w, w + 4, t, 4);
+        KERNEL_UNROLL for (int j = 0; j < 8; j++)
+            w[j] = vi_signed_weights(vi_table16(w[j], iq4_table));
+        emit(s, block + g, w, &sc, NULL);
+    }
+}
+
+KERNEL_INLINE void unit_mxfp4(const sink *s, int block, const uint8_t *p, size_t stride)
+{
+    static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    vi t[4], w[8], e = vi_and(load_dword(p, stride), vi_set1(255));
+    // 2^(e - 128) as a product of two powers that are normal numbers for every e
+    vi half = vi_srl(e, 1), bias = vi_set1(63);
+    vf sc = vf_mul(vi_as_vf(vi_sll(vi_add(half, bias), 23)),
+                   vi_as_vf(vi_sll(vi_add(vi_sub(e, half), bias), 23)));
+    load_dwords(t, p + 1, stride);
+    split_nibbles(w, w + 4, t, 4);
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(vi_table16(w[j], values));
+    emit(s, block, w, &sc, NULL);
+}
+
+/* X(type, name, shape, blocks of 32 in a unit, bytes of a unit) */
+#define UNIT_FORMATS(X)                                                                            \
+    X(DT_Q8_0, q8_0, SHAPE_S32, 1, 34)                                                             \
+    X(DT_Q4_0, q4_0, SHAPE_U4, 1, 18)                                                              \
+    X(DT_Q4_1, q4_1, SHAPE_U4M, 1, 20)                                                             \
+    X(DT_Q5_0, q5_0, SHAPE_U5, 1, 22)                                                              \
+    X(DT_Q5_1, q5_1, SHAPE_U5M, 1, 24)                                                             \
+    X(DT_Q4_K, q4_k, SHAPE_U4M, 8, 144)                                                            \
+    X(DT_Q5_K, q5_k, SHAPE_U5M, 8, 176)                                                            \
+    X(DT_Q6_K, q6_k, SHAPE_U6, 8, 210)                                                             \
+    X(DT_Q2_K, q2_k, SHAPE_U2M, 8, 84)                                                             \
+    X(DT_Q3_K, q3_k, SHAPE_U3, 8, 110)                                                             \
+    X(DT_IQ4_NL, iq4_nl, SHAPE_S32, 1, 18)                                                         \
+    X(DT_IQ4_XS, iq4_xs, SHAPE_S32, 8, 136)                                                        \
+    X(DT_MXFP4, mxfp4, SHAPE_S32, 1, 17)
+
+#endif
