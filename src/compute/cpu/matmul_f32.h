@@ -9,41 +9,34 @@
 #include "compute/cpu/scratch.h"
 #include "compute/cpu/vec_matmul.h"
 
-/* Panels are F32_CHUNK * LANES floats; k of a short last group of 8 or 4 are rounded up in it. */
-KERNEL_INLINE void store_dwords(float *w, const uint8_t *p, size_t stride)
+/* A transposed dword to floats: one of F32, two of the others. */
+KERNEL_INLINE void store_dword(float *w, vi t, dtype type)
 {
-    vi t[4];
-    load_dwords(t, p, stride);
-    KERNEL_UNROLL for (int j = 0; j < 4; j++) vi_store(w + j * LANES, t[j]);
-}
-KERNEL_INLINE void store_bf16(float *w, const uint8_t *p, size_t stride)
-{
-    vi t[4], high = vi_set1((int)0xffff0000u);
-    load_dwords(t, p, stride);
-    KERNEL_UNROLL for (int j = 0; j < 4; j++) {
-        vi_store(w + 2 * j * LANES, vi_sll(t[j], 16));
-        vi_store(w + (2 * j + 1) * LANES, vi_and(t[j], high));
-    }
-}
-KERNEL_INLINE void store_f16(float *w, const uint8_t *p, size_t stride)
-{
-    vi t[4];
-    load_dwords(t, p, stride);
-    KERNEL_UNROLL for (int j = 0; j < 4; j++) {
-        vf_store(w + 2 * j * LANES, vi_half(t[j]));
-        vf_store(w + (2 * j + 1) * LANES, vi_half(vi_srl(t[j], 16)));
+    if (type == DT_F32) {
+        vi_store(w, t);
+    } else if (type == DT_BF16) {
+        vi_store(w, vi_sll(t, 16));
+        vi_store(w + LANES, vi_and(t, vi_set1((int)0xffff0000u)));
+    } else {
+        vf_store(w, vi_half(t));
+        vf_store(w + LANES, vi_half(vi_srl(t, 16)));
     }
 }
 
-/* Rows whose distance is a multiple of 1 KiB fall into the same few sets of the first-level cache and
- * push each other out before a line is used up: they are copied closer together first. */
-static const uint8_t *spread_rows(const uint8_t *p, size_t *stride, size_t bytes, float *rows)
+/* LANES whole rows of n k to floats [k, LANES]; returns the k done: a multiple of four dwords. */
+KERNEL_INLINE int store_floats(float *w, const uint8_t *p, size_t stride, int n, dtype type)
 {
-    if (*stride % 1024) return p;
-    uint8_t *copy = (uint8_t *)rows;
-    for (size_t i = 0; i < LANES; i++) memcpy(copy + i * (bytes + 64), p + i * *stride, bytes);
-    *stride = bytes + 64;
-    return copy;
+    int per = type == DT_F32 ? 1 : 2, dwords = n / per, i = 0; // k in a dword
+    vi t[LANES];
+    for (; i + LANES <= dwords; i += LANES) {
+        vi_square(t, p + (size_t)i * 4, stride);
+        KERNEL_UNROLL for (int j = 0; j < LANES; j++) store_dword(w + (i + j) * per * LANES, t[j], type);
+    }
+    for (; i + 4 <= dwords; i += 4) {
+        load_dwords(t, p + (size_t)i * 4, stride);
+        KERNEL_UNROLL for (int j = 0; j < 4; j++) store_dword(w + (i + j) * per * LANES, t[j], type);
+    }
+    return i * per;
 }
 
 /* n k of the rows at p to floats [n, LANES]. Rows from n_rows on are 0. */
@@ -51,16 +44,9 @@ static void store_panel(float *w, dtype type, const uint8_t *p, size_t stride, i
                         float *rows)
 {
     int k = 0;
-    if (n_rows == LANES && (type == DT_F32 || type == DT_F16 || type == DT_BF16)) {
-        size_t item = (size_t)quant_formats[type]->block_bytes, step = stride;
-        const uint8_t *from = spread_rows(p, &step, (size_t)n * item, rows);
-        if (type == DT_F32)
-            for (; k + 4 <= n; k += 4) store_dwords(w + k * LANES, from + (size_t)k * item, step);
-        else if (type == DT_BF16)
-            for (; k + 8 <= n; k += 8) store_bf16(w + k * LANES, from + (size_t)k * item, step);
-        else
-            for (; k + 8 <= n; k += 8) store_f16(w + k * LANES, from + (size_t)k * item, step);
-    }
+    if (n_rows == LANES && type == DT_F32) k = store_floats(w, p, stride, n, DT_F32);
+    if (n_rows == LANES && type == DT_BF16) k = store_floats(w, p, stride, n, DT_BF16);
+    if (n_rows == LANES && type == DT_F16) k = store_floats(w, p, stride, n, DT_F16);
     if (k == n) return;
     // Other formats, few rows, or the last k: through whole rows of floats.
     const quant_format *f = quant_formats[type];
@@ -72,8 +58,11 @@ static void store_panel(float *w, dtype type, const uint8_t *p, size_t stride, i
         else
             memset(row, 0, (size_t)(n - k) * sizeof *row);
     }
-    for (int j = 0; k < n; k += 4, j += 4) // up to three k of anything after n
-        store_dwords(w + (size_t)k * LANES, (const uint8_t *)(rows + j), F32_CHUNK * 4);
+    for (int j = 0; k < n; k += 4, j += 4) { // up to three k of anything after n, within the chunk
+        vi t[4];
+        load_dwords(t, (const uint8_t *)(rows + j), F32_CHUNK * 4);
+        KERNEL_UNROLL for (int i = 0; i < 4; i++) vi_store(w + (k + i) * LANES, t[i]);
+    }
 }
 
 /* acc [rows, panels, LANES] += panels . x, blocks of 32 k each on their own; x is [n, rows], a panel

@@ -251,6 +251,25 @@ KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(p)), load_128(p + step), 1);
 }
+KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
+{
+    vi q[2][4]; // [g][j]: half l has dword 4l + j of rows 4g … 4g + 3
+    KERNEL_UNROLL for (int g = 0; g < 2; g++) {
+        const uint8_t *r = p + (size_t)g * 4 * stride;
+        vi a = vi_load(r), b = vi_load(r + stride), c = vi_load(r + 2 * stride);
+        vi d = vi_load(r + 3 * stride), ab = vi_lo32(a, b), cd = vi_lo32(c, d);
+        q[g][0] = vi_lo64(ab, cd);
+        q[g][1] = vi_hi64(ab, cd);
+        ab = vi_hi32(a, b);
+        cd = vi_hi32(c, d);
+        q[g][2] = vi_lo64(ab, cd);
+        q[g][3] = vi_hi64(ab, cd);
+    }
+    KERNEL_UNROLL for (int j = 0; j < 4; j++) {
+        t[j] = _mm256_permute2x128_si256(q[0][j], q[1][j], 0x20);
+        t[4 + j] = _mm256_permute2x128_si256(q[0][j], q[1][j], 0x31);
+    }
+}
 KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
 {
     // the byte that holds the four bits to all bytes of the dword, then bit i to byte i

@@ -176,6 +176,31 @@ KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
     v = _mm512_inserti32x4(v, load_128(p + 2 * step), 2);
     return _mm512_inserti32x4(v, load_128(p + 3 * step), 3);
 }
+KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
+{
+    vi q[4][4]; // [g][j]: part l has dword 4l + j of rows 4g … 4g + 3
+    KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+        const uint8_t *r = p + (size_t)g * 4 * stride;
+        vi a = vi_load(r), b = vi_load(r + stride), c = vi_load(r + 2 * stride);
+        vi d = vi_load(r + 3 * stride), ab = vi_lo32(a, b), cd = vi_lo32(c, d);
+        q[g][0] = vi_lo64(ab, cd);
+        q[g][1] = vi_hi64(ab, cd);
+        ab = vi_hi32(a, b);
+        cd = vi_hi32(c, d);
+        q[g][2] = vi_lo64(ab, cd);
+        q[g][3] = vi_hi64(ab, cd);
+    }
+    KERNEL_UNROLL for (int j = 0; j < 4; j++) {
+        vi lo01 = _mm512_shuffle_i32x4(q[0][j], q[1][j], 0x44);
+        vi hi01 = _mm512_shuffle_i32x4(q[0][j], q[1][j], 0xee);
+        vi lo23 = _mm512_shuffle_i32x4(q[2][j], q[3][j], 0x44);
+        vi hi23 = _mm512_shuffle_i32x4(q[2][j], q[3][j], 0xee);
+        t[j] = _mm512_shuffle_i32x4(lo01, lo23, 0x88);
+        t[4 + j] = _mm512_shuffle_i32x4(lo01, lo23, 0xdd);
+        t[8 + j] = _mm512_shuffle_i32x4(hi01, hi23, 0x88);
+        t[12 + j] = _mm512_shuffle_i32x4(hi01, hi23, 0xdd);
+    }
+}
 KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
 {
     vi table = _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010,
