@@ -140,6 +140,17 @@ static void pack_f32(float *packed, const act *x, int first, int n)
     }
 }
 
+/* The next panel, in pieces as large as the chunk of n k that is used meanwhile. */
+static void prefetch_next(const tensor *w, int o, int k, int n)
+{
+    const quant_format *f = quant_formats[w->type];
+    size_t done = (size_t)k / (size_t)f->block_size * (size_t)f->block_bytes * LANES;
+    size_t bytes = (size_t)n / (size_t)f->block_size * (size_t)f->block_bytes * LANES;
+    if (o + 2 * LANES > w->n_rows) return;
+    const uint8_t *next = w->data + (size_t)(o + LANES) * w->row_bytes + done;
+    for (size_t i = 0; i < bytes; i += 64) PREFETCH(next + i);
+}
+
 /* Rows [first, first + n) of x. */
 static void f32_rows(const matmul_args *a, int first, int n)
 {
@@ -156,6 +167,7 @@ static void f32_rows(const matmul_args *a, int first, int n)
         memset(acc, 0, (size_t)n * (size_t)panels * LANES * sizeof(float));
         for (int k = 0; k < cols; k += F32_CHUNK) {
             int m = cols - k < F32_CHUNK ? cols - k : F32_CHUNK, tile;
+            if (n == 1) prefetch_next(a->w, o, k, m);
             for (int p = 0; p < panels; p++) {
                 int out = o + p * LANES, left = a->w->n_rows - out;
                 store_panel(w + (size_t)p * F32_CHUNK * LANES, a->w->type,
