@@ -79,6 +79,84 @@ static void defaults_of_families(void **state)
     assert_true(c.sliding[4] == 1 && c.sliding[5] == 0 && c.sliding[11] == 0);
 }
 
+static void settings_of_dense_families(void **state)
+{
+    (void)state;
+    config c = read_text("gpt2", "{\"n_layer\":4,\"n_embd\":64,\"n_head\":4}");
+    assert_string_equal(source.faults.text, "");
+    assert_true(c.d_ff == 256 && c.n_ctx == 1024 && c.unrotated && c.tied && c.ffn == FFN_PLAIN);
+    c = read_text("gpt2", "{" SIZES ",\"scale_attn_weights\":false}");
+    assert_true(c.attn_scale == 1 && c.d_ff == 128);
+    c = read_text("gpt_neox", "{" SIZES ",\"rotary_emb_base\":20}");
+    assert_true(c.parallel && !c.shared_norm && c.rope.dim == 4 && c.rope.base == 20);
+    c = read_text("stablelm", "{" SIZES ",\"num_key_value_heads\":4,\"qk_layernorm\":true,"
+                              "\"use_parallel_residual\":true}");
+    assert_true(c.parallel && c.shared_norm && c.qk_norm == QK_NORM_EACH_HEAD && !c.qkv_bias);
+    assert_true(read_text("phi", "{" SIZES ",\"qk_layernorm\":true}").qk_norm == QK_NORM_HEAD);
+    assert_true(!read_text("starcoder2", "{" SIZES ",\"use_bias\":false}").attention_bias);
+
+    c = read_text("cohere2", "{" SIZES "}");
+    assert_true(c.logit_scale == 0.0625 && c.window == 4096 && c.parallel && c.shared_norm);
+    assert_memory_equal(c.sliding, "\1\1\1\0", 4);
+    assert_memory_equal(c.no_rope, "\0\0\0\1", 4);
+    c = read_text("exaone4", "{" SIZES ",\"num_key_value_heads\":4,"
+                             "\"sliding_window_pattern\":\"LG\"}");
+    assert_memory_equal(c.sliding, "\1\0\1\0", 4);
+    assert_memory_equal(c.no_rope, "\0\1\0\1", 4);
+    c = read_text("exaone4", "{" SIZES ",\"num_key_value_heads\":4,\"sliding_window\":null}");
+    assert_true(c.window == 0 && !c.no_rope);
+    c = read_text("smollm3", "{" SIZES ",\"no_rope_layers\":[0,1,1,0]}");
+    assert_memory_equal(c.no_rope, "\1\0\0\1", 4);
+    assert_memory_equal(read_text("smollm3", "{" SIZES "}").no_rope, "\0\0\0\1", 4);
+
+    c = read_text("granite", "{" SIZES ",\"logits_scaling\":8,\"residual_multiplier\":0.25}");
+    assert_true(c.logit_scale == 0.125 && c.residual_scale == 0.25 && c.attn_scale == 1);
+    c = read_text("olmo", "{" SIZES ",\"clip_qkv\":8}");
+    assert_true(c.bare_norms && c.norm == NORM_LAYER && c.norm_eps == 1e-5 && c.clip_qkv == 8);
+    assert_true(read_text("olmo2", "{" SIZES ",\"sliding_window\":8}").window == 0);
+    c = read_text("olmo3", "{" SIZES ",\"sliding_window\":8,\"rope_scaling\":"
+                           "{\"rope_type\":\"linear\",\"factor\":2}}");
+    assert_true(c.has_local && c.rope.factor == 2 && c.rope_local.factor == 1);
+    c = read_text("glm", "{" SIZES "}");
+    assert_true(c.qkv_bias && !c.attention_bias && c.head_dim == 128 && c.rope.dim == 64);
+    c = read_text("seed_oss", "{" SIZES ",\"num_key_value_heads\":4,"
+                              "\"attention_out_bias\":true,\"attention_bias\":false}");
+    assert_true(!c.qkv_bias && c.attention_bias);
+    // Hunyuan's alpha: 10000 * 1000^(16/14), then nothing dynamic
+    c = read_text("hunyuan_v1_dense",
+                  "{" SIZES
+                  ",\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000,\"factor\":1}}");
+    assert_true(c.qk_norm_after_rope && c.rope.scaling == ROPE_PLAIN);
+    assert_true(fabs(c.rope.base / (1e4 * pow(1000, 16.0 / 14)) - 1) < 1e-12);
+
+    static const struct {
+        const char *family, *settings, *part;
+    } cases[] = {
+        { "gpt2", "\"scale_attn_by_inverse_layer_idx\":true", "scaled by layer is not supported" },
+        { "phi3", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}",
+          "type 'yarn' of early Phi 3" },
+        { "granite", "\"logits_scaling\":0", "logits_scaling: expected a number other than 0" },
+        { "granite", "\"embedding_multiplier\":1e300", "embedding_multiplier: expected a finite" },
+        { "granite", "\"attention_multiplier\":-1", "attention_multiplier: expected a finite" },
+        { "olmo", "\"clip_qkv\":-8", "clip_qkv: expected a finite number of at least 0" },
+        { "smollm3", "\"no_rope_layers\":[1,1,1]",
+          "no_rope_layers: expected a list of 4, found 3" },
+        { "smollm3", "\"no_rope_layers\":[1,1,1,2]", "no_rope_layers: expected a list of 0 and 1" },
+        { "smollm3", "\"no_rope_layers\":1", "no_rope_layers: expected a list of 4" },
+        { "smollm3", "\"no_rope_layer_interval\":0", "no_rope_layer_interval: expected 1 to" },
+        { "exaone4", "\"sliding_window_pattern\":\"LLX\"", "letters L and G, found 'LLX'" },
+        { "exaone4", "\"sliding_window_pattern\":\"\"", "letters L and G, found ''" },
+        { "cohere2", "\"sliding_window_pattern\":0", "sliding_window_pattern: expected 1 to" },
+        { "stablelm", "\"use_qkv_bias\":1", "use_qkv_bias: expected true or false" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[700];
+        snprintf(text, sizeof text, "{" SIZES ",%s}", cases[i].settings);
+        read_text(cases[i].family, text);
+        accept_faults(cases[i].part);
+    }
+}
+
 static void rope_of_both_styles(void **state)
 {
     (void)state;
@@ -265,7 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_of_families), cmocka_unit_test(rope_of_both_styles),
         cmocka_unit_test(tells_every_fault),    cmocka_unit_test(frequencies),
-        cmocka_unit_test(table_of_families),
+        cmocka_unit_test(table_of_families),    cmocka_unit_test(settings_of_dense_families),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     json_decref(json);

@@ -40,6 +40,19 @@ def tensors_of(folder):
             yield name, x, t["dtype"] == "BF16"
 
 
+def stacked(tensors):
+    """StableLM's norms of each head, a tensor each, as one."""
+    heads = {}
+    for name, x, is_bf16 in tensors:
+        if ".norms." not in name:
+            yield name, x, is_bf16
+            continue
+        begin, end = name.split(".norms.")
+        heads.setdefault(begin, {})[int(end.split(".")[0])] = as_f32(x, is_bf16)
+    for begin, rows in heads.items():
+        yield begin + ".weight", np.stack([rows[i] for i in range(len(rows))]), False
+
+
 def as_f32(x, is_bf16):
     return (x.astype(np.uint32) << 16).view(np.float32) if is_bf16 else x.astype(np.float32)
 
@@ -157,7 +170,7 @@ def main():
     if args.vocab_none: w.add_tokenizer_model("none")
     names = gguf.get_tensor_name_map(arch, c.get("num_hidden_layers", c.get("n_layer")))
     for name, x in extra.items(): w.add_tensor(name, x)
-    for name, x, is_bf16 in tensors_of(args.folder):
+    for name, x, is_bf16 in stacked(tensors_of(args.folder)):
         new = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if new is None: raise SystemExit(f"no GGUF name for {name}")
         x = np.ascontiguousarray(change(name, x, c, kind, permuted))
