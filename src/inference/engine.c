@@ -55,6 +55,7 @@ typedef struct widths {
     int q, kv, att, ffn, pairs, cols, head_dim;
     int n_experts, n_used, expert_ffn;            // 0: no experts
     int q_rank, wide_q, head_in, values;          // 0: no latent attention
+    int laurel;                                   // its rank; 0: none
     bool two_branches;
 } widths;
 
@@ -90,10 +91,11 @@ static widths widths_of(const infer_model *m)
         if (!p->mla) w.cols = max_of(w.cols, p->n_heads * p->head_dim_v);
         if (p->moe) widen_by_moe(&w, p->moe);
         if (p->mla) widen_by_mla(&w, p->mla, p->n_heads);
+        if (p->laurel) w.laurel = max_of(w.laurel, p->laurel->left.w.n_rows);
     }
     for (int i = 0; i < m->n_ropes; i++) w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
     const int inputs[] = {m->d_model, w.ffn, w.expert_ffn, w.q_rank, w.values, m->ple_width,
-                          2 * w.n_experts}; // the last: scratch of routing
+                          w.laurel, 2 * w.n_experts}; // the last: scratch of routing
     for (int i = 0; i < COUNT_OF(inputs); i++) w.cols = max_of(w.cols, inputs[i]);
     return w;
 }
@@ -130,6 +132,18 @@ static void ws_open_mla(infer_engine *e, const widths *wd, bool *ok)
     ws->values = ws_act(e, rows, wd->values, ok);
 }
 
+static void ws_open_streams(infer_engine *e, const widths *wd, bool *ok)
+{
+    workspace *ws = &e->ws;
+    size_t rows = (size_t)e->max_rows;
+    ws->streams = ws_floats(e, rows * (size_t)(e->model->n_streams - 1), ws->x_stride, ok);
+    ws->predicted = ws_floats(e, rows, ws->x_stride, ok);
+    ws->altup_router = ws_floats(e, rows, 64, ok);
+    if (!wd->laurel) return;
+    ws->laurel_low = ws_act(e, rows, wd->laurel, ok);
+    ws->laurel = ws_floats(e, rows, ws->x_stride, ok);
+}
+
 static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
 {
     workspace *ws = &e->ws;
@@ -159,6 +173,7 @@ static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
     ws->logits = ws_floats(e, rows, ws->logits_stride, &ok);
     if (wd->n_experts) ws_open_moe(e, wd, &ok);
     if (wd->q_rank) ws_open_mla(e, wd, &ok);
+    if (m->n_streams) ws_open_streams(e, wd, &ok);
     if (m->ple_width) {
         ws->ple_stride = row_stride(m->n_layers * m->ple_width);
         ws->ple = ws_floats(e, rows, ws->ple_stride, &ok);

@@ -53,6 +53,12 @@ typedef struct workspace {
     float *ple;            // [max_rows, n_layers * ple_width]
     float *ple_row;        // [n_threads, n_layers * ple_width] a row of the table
     act ple_in;            // [max_rows, ple_width]
+    /* Alternating updates, learned augmented residual. */
+    float *streams;        // [n_streams - 1, max_rows, d_model] beside x
+    float *predicted;      // [max_rows, d_model] the first stream's prediction
+    float *altup_router;   // [max_rows, 64]
+    act laurel_low;        // [max_rows, rank]
+    float *laurel;         // [max_rows, d_model]
 
     size_t router_stride, slot_ffn_stride, wide_q_stride, ple_stride;
     size_t x_stride, q_stride, kv_stride, ffn_stride, logits_stride, rope_stride;
@@ -97,6 +103,18 @@ void moe_forward(const worker *w, infer_engine *e, const layer_plan *l, float *o
 /* Latent attention: fills ws.q, ws.k and ws.v (mla_project), and takes ws.att to ws.values (mla_values). */
 void mla_project(const worker *w, infer_engine *e, const layer_plan *l);
 void mla_values(const worker *w, infer_engine *e, const layer_plan *l);
+/* Alternating updates (altup.c): the streams made of x, and x made of them; before and after a layer;
+ * the per-layer embedding's input ws.h, and its output added. Each ends at a barrier but altup_add, which
+ * is by rows. */
+void altup_open(const worker *w, infer_engine *e);
+void altup_close(const worker *w, infer_engine *e);
+void altup_predict(const worker *w, infer_engine *e, const altup_plan *a);
+void altup_correct(const worker *w, infer_engine *e, const altup_plan *a);
+void altup_input(const worker *w, infer_engine *e, const altup_plan *a);
+void altup_add(const worker *w, infer_engine *e, const float *y);
+/* ws.laurel from ws.h, to be added to x beside the attention (by rows). */
+void laurel_branch(const worker *w, infer_engine *e, const laurel_plan *l);
+void laurel_add(const worker *w, infer_engine *e);
 /* gate (and up) → activation; by rows. */
 void glu_rows(const worker *w, infer_engine *e, const layer_plan *l, float *gate, float *up,
               size_t stride, int n_rows, int width);

@@ -15,6 +15,22 @@ void glu_rows(const worker *w, infer_engine *e, const layer_plan *l, float *gate
     e->be->glu(w, gate, gate, up, stride, n_rows, width, l->act);
 }
 
+/* Sparse activation: gates keep what lies above a cut, which their own distribution sets; by rows. */
+static void sparsify(const worker *w, float *gate, size_t stride, int n_rows, int width, float cut)
+{
+    int begin, end;
+    thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        float *g = gate + (size_t)r * stride;
+        double sum = 0, squares = 0;
+        for (int i = 0; i < width; i++) sum += g[i];
+        double mean = sum / width;
+        for (int i = 0; i < width; i++) squares += (g[i] - mean) * (g[i] - mean);
+        float least = (float)(mean + sqrt(squares / width) * cut);
+        for (int i = 0; i < width; i++) g[i] = g[i] > least ? g[i] - least : 0;
+    }
+}
+
 void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out)
 {
     const backend *be = e->be;
@@ -25,6 +41,7 @@ void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l, float *o
     if (gated) be->matmul(w, ws->up, ws->ffn_stride, &l->up, &h, e->exact);
     be->matmul(w, f.x, ws->ffn_stride, gated ? &l->gate : &l->up, &h, e->exact);
     be->barrier(w);
+    if (l->sparse) sparsify(w, f.x, ws->ffn_stride, n, l->d_ff, l->sparse_cut);
     glu_rows(w, e, l, f.x, gated ? ws->up : NULL, ws->ffn_stride, n, l->d_ff);
     be->prepare(w, &f);
     be->barrier(w);

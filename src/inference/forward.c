@@ -167,7 +167,10 @@ static void ple_branch(const worker *w, infer_engine *e, int layer)
     const layer_plan *l = &m->layers[layer];
     int n = e->step.n_rows, width = m->ple_width, begin, end;
     norm plain = {.kind = NORM_NONE};
-    norm_input(w, e, &plain);
+    if (l->altup)
+        altup_input(w, e, l->altup);
+    else
+        norm_input(w, e, &plain);
     act h = act_rows(&ws->h, n, m->d_model), in = act_rows(&ws->ple_in, n, width);
     be->matmul(w, in.x, in.stride, &l->ple->gate, &h, e->exact);
     BARRIER();
@@ -181,7 +184,12 @@ static void ple_branch(const worker *w, infer_engine *e, int layer)
     BARRIER();
     be->matmul(w, ws->branch, ws->x_stride, &l->ple->project, &in, e->exact);
     BARRIER();
-    add_branch(w, e, ws->branch, &l->ple->post_norm, 1.0f);
+    if (l->altup) {
+        be->normalise(w, ws->branch, ws->branch, ws->x_stride, n, m->d_model, &l->ple->post_norm);
+        altup_add(w, e, ws->branch);
+    } else {
+        add_branch(w, e, ws->branch, &l->ple->post_norm, 1.0f);
+    }
 }
 
 /* The per-layer inputs of all layers, from the token's table row and a projection of its embedding. */
@@ -207,7 +215,7 @@ static void ple_inputs(const worker *w, infer_engine *e)
         float *row = ws->ple + (size_t)r * ws->ple_stride;
         float *table = ws->ple_row + (size_t)w->thread * ws->ple_stride;
         if (s->ids[r] < 0) continue; // an embedding has no row in the table
-        tensor_row(table, &m->ple_table, s->ids[r]);
+        tensor_row(table, &m->ple_table, s->ids[r] < m->ple_table.n_rows ? s->ids[r] : 0);
         for (int i = 0; i < m->n_layers * width; i++)
             row[i] = (row[i] + table[i] * m->ple_table_scale) * m->ple_sum_scale;
     }
@@ -220,9 +228,12 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
     workspace *ws = &e->ws;
     const layer_plan *l = &e->model->layers[layer];
 
+    if (l->altup) altup_predict(w, e, l->altup);
     norm_input(w, e, &l->attn_norm);
+    if (l->laurel) laurel_branch(w, e, l->laurel);
     attention_branch(w, e, layer);
     if (!l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
+    if (l->laurel) laurel_add(w, e);
 
     if (l->ffn != FFN_NONE) {
         float *out = l->parallel ? ws->branch2 : ws->branch;
@@ -231,6 +242,7 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
         if (l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
         add_branch(w, e, out, &l->post_ffn_norm, l->residual_scale);
     }
+    if (l->altup) altup_correct(w, e, l->altup);
     if (l->ple) ple_branch(w, e, layer);
     if (l->layer_scale != 1.0f)
         be->scale(w, ws->x, ws->x_stride, e->step.n_rows, e->model->d_model, l->layer_scale);
@@ -248,6 +260,7 @@ static void embed_rows(const worker *w, infer_engine *e)
     if (m->embed_norm.kind != NORM_NONE)
         e->be->normalise(w, ws->x, ws->x, ws->x_stride, s->n_rows, m->d_model, &m->embed_norm);
     if (m->ple_width) ple_inputs(w, e);
+    if (m->n_streams) altup_open(w, e);
 }
 
 /* Final norm and head for the rows that want them. */
@@ -296,6 +309,7 @@ static void forward(const worker *w, void *arg)
         capture_hidden(w, e, l);
         layer_forward(w, e, l);
     }
+    if (e->model->n_streams) altup_close(w, e);
     capture_hidden(w, e, e->model->n_layers);
     logits(w, e);
 }

@@ -54,6 +54,31 @@ typedef enum tensor_role {
     ROLE_KV_B,
     ROLE_K_B,
     ROLE_V_B,
+    /* Per-layer embeddings, the layer's scale. */
+    ROLE_PLE_TABLE,
+    ROLE_PLE_PROJECT,
+    ROLE_PLE_NORM,
+    ROLE_PLE_GATE,
+    ROLE_PLE_OUT,
+    ROLE_PLE_POST_NORM,
+    ROLE_LAYER_SCALE,
+    /* Experts beside a dense FFN. */
+    ROLE_ROUTER_SCALE,
+    ROLE_EXPERT_SCALE,
+    ROLE_DENSE_POST_NORM,
+    ROLE_EXPERT_PRE_NORM,
+    ROLE_EXPERT_POST_NORM,
+    /* Alternating updates ('#' of the first two is the stream), learned augmented residual. */
+    ROLE_STREAM_IN,
+    ROLE_STREAM_OUT,
+    ROLE_ALTUP_ROUTER,
+    ROLE_ALTUP_NORM,
+    ROLE_ALTUP_PREDICT,
+    ROLE_ALTUP_CORRECT,
+    ROLE_ALTUP_SCALE,
+    ROLE_LAUREL_LEFT,
+    ROLE_LAUREL_RIGHT,
+    ROLE_LAUREL_NORM,
     ROLE_COUNT
 } tensor_role;
 
@@ -77,6 +102,8 @@ struct arch {
     void (*defaults)(config *c, bool is_gguf);
     /* The family's own settings, after config_read; or NULL. */
     void (*read_config)(config_source *s, config *c);
+    /* Tensors beside the usual ones that belong to no layer; or NULL. */
+    void (*plan_model)(loader *l);
     /* Fills p, which is zeroed; faults go to the loader. */
     void (*plan_layer)(loader *l, layer_plan *p, int layer);
     rope_pairing gguf_pairing; // of rope in GGUF files (q and k rows permuted: adjacent)
@@ -154,7 +181,7 @@ uint8_t *load_repacked(loader *l, size_t bytes);
 void load_exchanged(loader *l, tensor *out, const tensor *t, int first, int step);
 
 /* A tensor that the file may have and the model does not need. */
-void ignore_tensor(loader *l, tensor_role role);
+void ignore_tensor(loader *l, tensor_role role, int layer);
 /* Opens the loader on m's container and finds the names' prefix. */
 infer_status loader_open(loader *l, infer_model *m, const arch *a, const config *c,
                          infer_error *err);
@@ -174,8 +201,8 @@ void config_read_experts(config_source *s, config *c);
 void config_check_experts(config_source *s, const config *c);
 /* The layer's FFN is the dense one: by the file's tensors in GGUF, else by the config. */
 bool layer_is_dense(const loader *l, int layer);
-/* Norms, router, experts and shared expert. */
-void plan_moe(loader *l, layer_plan *p, int layer);
+/* Norms, router, experts and shared expert. The plan, which is p->moe; NULL without memory. */
+moe_plan *plan_moe(loader *l, layer_plan *p, int layer);
 /* plan_attention, then plan_ffn or plan_moe. */
 void plan_with_experts(loader *l, layer_plan *p, int layer);
 

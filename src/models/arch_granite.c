@@ -1,6 +1,7 @@
 /*
  * arch_granite.c: Granite 3: Llama's layer with multipliers on embeddings, scores, branches and
- * logits. GGUF permutes q and k rows as it does Llama's.
+ * logits; and Granite with experts, weighted by a softmax of the chosen. GGUF permutes q and k rows as
+ * it does Llama's.
  */
 #include "models/arch.h"
 
@@ -35,5 +36,42 @@ const arch arch_granite = {
     .defaults = granite_defaults,
     .read_config = granite_read,
     .plan_layer = plan_usual,
+    .gguf_pairing = ROPE_ADJACENT,
+};
+
+/* ---- with experts ---------------------------------------------------------------------------- */
+
+static const tensor_name granite_moe_names[] = {
+    { ROLE_ROUTER, "layers.#.block_sparse_moe.router.layer", "blk.#.ffn_gate_inp" },
+    { ROLE_EXPERTS_GATE_UP, "layers.#.block_sparse_moe.input_linear", "blk.#.ffn_gate_up_exps" },
+    { ROLE_EXPERTS_DOWN, "layers.#.block_sparse_moe.output_linear", "blk.#.ffn_down_exps" },
+    { ROLE_SHARED_GATE_UP, "layers.#.shared_mlp.input_linear", NULL },
+    { ROLE_SHARED_DOWN, "layers.#.shared_mlp.output_linear", "blk.#.ffn_down_shexp" },
+    { ROLE_COUNT, NULL, NULL },
+};
+
+static void granite_moe_defaults(config *c, bool is_gguf)
+{
+    granite_defaults(c, is_gguf);
+    c->moe = (moe_config){
+        .n_experts = 8, .n_used = 2, .score = MOE_SOFTMAX_USED, .weight_scale = 1
+    };
+}
+
+static void granite_moe_read(config_source *s, config *c)
+{
+    granite_read(s, c);
+    config_read_experts(s, c);
+}
+
+const arch arch_granite_moe = {
+    .name = "granitemoe",
+    .hf_names = (const char *const[]){ "granitemoe", "granitemoeshared", "GraniteMoeForCausalLM",
+                                       "GraniteMoeSharedForCausalLM", NULL },
+    .gguf_names = (const char *const[]){ "granitemoe", NULL },
+    .names = granite_moe_names,
+    .defaults = granite_moe_defaults,
+    .read_config = granite_moe_read,
+    .plan_layer = plan_with_experts,
     .gguf_pairing = ROPE_ADJACENT,
 };

@@ -1,7 +1,6 @@
 /*
  * arch_moe.c: families that are a known dense layer with experts for an FFN: Mixtral (Llama), Qwen 2
- * and 3, OLMoE (norms over all of q and k), Granite (its four multipliers) and GLM 4.5 (sigmoid
- * scores, a bias in the choice).
+ * and 3, OLMoE (norms over all of q and k) and GLM 4.5 (sigmoid scores, a bias in the choice).
  */
 #include "models/arch.h"
 
@@ -143,54 +142,6 @@ const arch arch_olmoe = {
     .defaults = olmoe_defaults,
     .read_config = olmoe_read,
     .plan_layer = plan_with_experts,
-};
-
-/* ---- Granite --------------------------------------------------------------------------------- */
-
-static const tensor_name granite_names[] = {
-    { ROLE_ROUTER, "layers.#.block_sparse_moe.router.layer", "blk.#.ffn_gate_inp" },
-    { ROLE_EXPERTS_GATE_UP, "layers.#.block_sparse_moe.input_linear", "blk.#.ffn_gate_up_exps" },
-    { ROLE_EXPERTS_DOWN, "layers.#.block_sparse_moe.output_linear", "blk.#.ffn_down_exps" },
-    { ROLE_SHARED_GATE_UP, "layers.#.shared_mlp.input_linear", NULL },
-    { ROLE_SHARED_DOWN, "layers.#.shared_mlp.output_linear", "blk.#.ffn_down_shexp" },
-    { ROLE_COUNT, NULL, NULL },
-};
-
-static void granite_moe_defaults(config *c, bool is_gguf)
-{
-    (void)is_gguf;
-    usual_defaults(c, 1e-6, 2048);
-    c->attn_scale = is_gguf ? 0 : 1; // GGUF: by head_dim where the file is silent
-    c->moe = (moe_config){
-        .n_experts = 8, .n_used = 2, .score = MOE_SOFTMAX_USED, .weight_scale = 1
-    };
-}
-
-static void granite_moe_read(config_source *s, config *c)
-{
-    double divisor = 1;
-    cfg_float(s, &c->embed_scale, "embedding_multiplier", "embedding_scale");
-    cfg_float(s, &c->residual_scale, "residual_multiplier", "residual_scale");
-    cfg_float(s, &c->attn_scale, "attention_multiplier", "attention.scale");
-    cfg_float(s, &divisor, "logits_scaling", "logit_scale");
-    if (divisor == 0)
-        fault_add(&s->faults, "%s: expected a number other than 0",
-                  cfg_name(s, "logits_scaling", "logit_scale"));
-    else
-        c->logit_scale = 1 / divisor;
-    config_read_experts(s, c);
-}
-
-const arch arch_granite_moe = {
-    .name = "granitemoe",
-    .hf_names = (const char *const[]){ "granitemoe", "granitemoeshared", "GraniteMoeForCausalLM",
-                                       "GraniteMoeSharedForCausalLM", NULL },
-    .gguf_names = (const char *const[]){ "granitemoe", NULL },
-    .names = granite_names,
-    .defaults = granite_moe_defaults,
-    .read_config = granite_moe_read,
-    .plan_layer = plan_with_experts,
-    .gguf_pairing = ROPE_ADJACENT,
 };
 
 /* ---- GLM 4.5 --------------------------------------------------------------------------------- */

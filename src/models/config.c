@@ -138,6 +138,67 @@ cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, i
     return FOUND;
 }
 
+cfg_found cfg_layer_ints(config_source *s, int *out, int **of, int n, const char *hf,
+                         const char *key, int min, int max)
+{
+    setting v;
+    cfg_found f = look(s, &v, hf, key);
+    if (f != FOUND) return f;
+    bool list = v.gguf ? v.gguf->type == GGUF_ARRAY : json_is_array(v.json);
+    if (!list || v.n < 2 || n < 1) return cfg_int(s, out, hf, key, min, max);
+    if (v.n != (size_t)n) {
+        fault_add(&s->faults, "%s: expected a number or %d of them, found %zu",
+                  cfg_name(s, hf, key), n, v.n);
+        return FOUND_BAD;
+    }
+    int *all = arena_alloc(s->mem, v.n, sizeof(*all)), largest = 0;
+    if (!all) {
+        fault_add(&s->faults, "out of memory");
+        return FOUND_BAD;
+    }
+    bool equal = true;
+    for (size_t i = 0; i < v.n; i++) {
+        number x;
+        if (!number_at(&v, i, &x) || !x.is_whole) return bad(s, hf, key, "integers", &v);
+        if (x.whole < min || x.whole > max) {
+            fault_add(&s->faults, "%s: expected %d to %d, found %" PRId64, cfg_name(s, hf, key),
+                      min, max, x.whole);
+            return FOUND_BAD;
+        }
+        all[i] = (int)x.whole;
+        if (all[i] > largest) largest = all[i];
+        equal = equal && all[i] == all[0];
+    }
+    *out = largest;
+    *of = equal ? NULL : all;
+    return FOUND;
+}
+
+cfg_found cfg_floats(config_source *s, double **out, int n, const char *hf, const char *key)
+{
+    setting v;
+    cfg_found f = look(s, &v, hf, key);
+    if (f != FOUND || n < 1) return f;
+    bool list = v.gguf ? v.gguf->type == GGUF_ARRAY : json_is_array(v.json);
+    if (list && v.n != (size_t)n) {
+        fault_add(&s->faults, "%s: expected a number or %d of them, found %zu",
+                  cfg_name(s, hf, key), n, v.n);
+        return FOUND_BAD;
+    }
+    double *all = arena_alloc(s->mem, (size_t)n, sizeof(*all));
+    if (!all) {
+        fault_add(&s->faults, "out of memory");
+        return FOUND_BAD;
+    }
+    for (int i = 0; i < n; i++) {
+        number x;
+        if (!number_at(&v, list ? (size_t)i : 0, &x)) return bad(s, hf, key, "numbers", &v);
+        all[i] = x.value;
+    }
+    *out = all;
+    return FOUND;
+}
+
 cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *key)
 {
     setting v;
@@ -336,7 +397,7 @@ static void read_rope_json(config_source *s, config *c)
                              "rope_parameters.full_attention");
         if (json_is_object(sliding)) {
             c->has_local = true;
-            read_rope_object(s, &c->rope_local, &c->rotary_fraction, sliding,
+            read_rope_object(s, &c->rope_local, &c->rotary_fraction_local, sliding,
                              "rope_parameters.sliding_attention");
         }
     } else {
@@ -487,10 +548,12 @@ void config_read(config_source *s, config *c)
 {
     cfg_int(s, &c->n_layers, "num_hidden_layers|n_layer|num_layers", "block_count", 1, MAX_LAYERS);
     cfg_int(s, &c->d_model, "hidden_size|n_embd", "embedding_length", 1, MAX_WIDTH);
-    cfg_int(s, &c->d_ff, "intermediate_size|n_inner", "feed_forward_length", 1, MAX_WIDTH);
+    cfg_layer_ints(s, &c->d_ff, &c->d_ff_of, c->n_layers, "intermediate_size|n_inner",
+                   "feed_forward_length", 1, MAX_WIDTH);
     cfg_int(s, &c->n_heads, "num_attention_heads|n_head", "attention.head_count", 1, MAX_WIDTH);
     cfg_found kv =
-        cfg_int(s, &c->n_kv_heads, "num_key_value_heads", "attention.head_count_kv", 1, MAX_WIDTH);
+        cfg_layer_ints(s, &c->n_kv_heads, &c->n_kv_heads_of, c->n_layers, "num_key_value_heads",
+                       "attention.head_count_kv", 1, MAX_WIDTH);
     if (kv == FOUND_NULL) c->n_kv_heads = 0; // as many as heads
     if (cfg_int(s, &c->head_dim, "head_dim", "attention.key_length", 1, MAX_WIDTH) == FOUND_NULL)
         c->head_dim = 0;
@@ -553,10 +616,10 @@ static void check_number(config_source *s, double x, double min, const char *nam
 static void finish_rope(config_source *s, config *c, rope_spec *r, const char *where)
 {
     // GGUF states the rotated dimensions, config.json the fraction
-    if (!r->dim) r->dim = (int)(c->head_dim * c->rotary_fraction);
-    if (r->dim > c->head_dim)
-        fault_add(&s->faults, "%s: %d rotated dimensions, the head has %d", where, r->dim,
-                  c->head_dim);
+    int head_dim = r->head_dim ? r->head_dim : c->head_dim;
+    if (!r->dim) r->dim = (int)(head_dim * c->rotary_fraction);
+    if (r->dim > head_dim)
+        fault_add(&s->faults, "%s: %d rotated dimensions, the head has %d", where, r->dim, head_dim);
     // Hunyuan's dynamic scaling is one longer base for every length
     if (r->scaling == ROPE_DYNAMIC && r->alpha > 0 && r->dim > 2) {
         r->base *= pow(r->alpha, (double)r->dim / (r->dim - 2));
@@ -579,6 +642,8 @@ void config_check(config_source *s, config *c)
     if (c->moe.n_experts) config_check_experts(s, c);
     if (s->faults.n) return; // what follows divides by these
 
+    for (int i = 0; c->n_kv_heads_of && i < c->n_layers; i++)
+        if (c->n_heads % c->n_kv_heads_of[i]) c->n_kv_heads = c->n_kv_heads_of[i]; // told below
     if (c->n_heads % c->n_kv_heads)
         fault_add(&s->faults, "%s %d is no multiple of %s %d",
                   cfg_name(s, "num_attention_heads", "attention.head_count"), c->n_heads,
@@ -598,7 +663,8 @@ void config_check(config_source *s, config *c)
     if (!(c->norm_eps > 0 && c->norm_eps <= 1))
         fault_add(&s->faults, "%s: expected a number above 0 and at most 1, found %g",
                   cfg_name(s, "rms_norm_eps", "attention.layer_norm_rms_epsilon"), c->norm_eps);
-    if (!(c->rotary_fraction > 0 && c->rotary_fraction <= 1))
+    if (!(c->rotary_fraction > 0 && c->rotary_fraction <= 1) ||
+        !(c->rotary_fraction_local >= 0 && c->rotary_fraction_local <= 1))
         fault_add(&s->faults,
                   "partial_rotary_factor: expected a number above 0 and at most 1, "
                   "found %g",
@@ -615,6 +681,8 @@ void config_check(config_source *s, config *c)
 
     finish_rope(s, c, &c->rope, s->g ? "rope" : "rope_scaling");
     if (c->has_local) {
+        if (!c->rope_local.dim && c->rotary_fraction_local > 0)
+            c->rope_local.dim = (int)(c->head_dim * c->rotary_fraction_local);
         if (!c->rope_local.dim) c->rope_local.dim = c->rope.dim;
         finish_rope(s, c, &c->rope_local, "rope of sliding layers");
     }

@@ -56,6 +56,10 @@ typedef struct mla_config {
 
 typedef struct config {
     int n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, head_dim_v;
+    // [n_layers] where layers differ, else NULL; head_dim_of is of values too
+    int *d_ff_of, *n_kv_heads_of, *head_dim_of;
+    bool global_v_is_k; // layers that see everything have no values but their raw keys
+    int *kv_source; // [n_layers] the layer whose keys and values are used; NULL: each its own
     int n_ctx; // trained context
     bool tied; // the embedding is the head (safetensors; GGUF tells by the tensor)
     bool qkv_bias, attention_bias, mlp_bias; // on q k v; on q k v o; on the FFN
@@ -78,6 +82,7 @@ typedef struct config {
     rope_spec rope_local; // of sliding layers
     bool has_local;
     double rotary_fraction; // rotated part of a head
+    double rotary_fraction_local; // of sliding layers; 0: the same
     rope_pairing pairing;   // the family's for the container
     bool unrotated;         // no layer rotates: positions are learned
     uint8_t *no_rope;       // [n_layers] 1: this one does not; NULL: all do
@@ -88,6 +93,10 @@ typedef struct config {
 
     moe_config moe;
     mla_config mla;
+    int ple_width; // per-layer embeddings; 0: none
+    int n_streams; // alternating updates; 0: none
+    double *sparsity; // [n_layers] deviations above the mean where gates are cut; NULL or -inf: none
+    bool scale_stream; // the per-layer embedding reads the first stream scaled
     double glu_limit, glu_alpha; // clamped gated unit; 0: not
 
     double query_scalar; // attention scale is its ^-1/2; 0: head_dim
@@ -102,7 +111,12 @@ typedef enum cfg_found { FOUND_NONE, FOUND_NULL, FOUND, FOUND_BAD } cfg_found;
  * after "<architecture>."; NULL: this container has no such setting. *out stays as it is unless
  * FOUND. A list of equal integers counts as that integer. */
 cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, int min, int max);
+/* A number for each of n layers, or one for all. *of is NULL where all are equal; *out is the largest. */
+cfg_found cfg_layer_ints(config_source *s, int *out, int **of, int n, const char *hf,
+                         const char *key, int min, int max);
 cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *key);
+/* A list of n numbers, or one for all. */
+cfg_found cfg_floats(config_source *s, double **out, int n, const char *hf, const char *key);
 cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key);
 /* *out is NUL-terminated, in the arena. */
 cfg_found cfg_string(config_source *s, const char **out, const char *hf, const char *key);

@@ -319,14 +319,14 @@ bool layer_is_dense(const loader *l, int layer)
     return layer < m->n_dense || (m->dense && m->dense[layer]);
 }
 
-void plan_moe(loader *l, layer_plan *p, int layer)
+moe_plan *plan_moe(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;
     const moe_config *mc = &c->moe;
     moe_plan *m = arena_zero(&l->m->mem, 1, sizeof(*m));
     if (!m) {
         l->out_of_memory = true;
-        return;
+        return NULL;
     }
     *m = (moe_plan){ .n_experts = mc->n_experts,
                      .n_used = mc->n_used,
@@ -348,6 +348,7 @@ void plan_moe(loader *l, layer_plan *p, int layer)
     load_experts(l, m, layer);
     if (m->shared_d_ff) plan_shared(l, m, layer);
     p->moe = m;
+    return m;
 }
 
 void plan_with_experts(loader *l, layer_plan *p, int layer)

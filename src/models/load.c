@@ -345,9 +345,9 @@ static void load_matrix(loader *l, tensor *out, tensor_role role, int layer, int
         load_exchanged(l, out, &t, 0, 1);
 }
 
-void ignore_tensor(loader *l, tensor_role role)
+void ignore_tensor(loader *l, tensor_role role, int layer)
 {
-    full_name name = name_of(l, role, 0, ".weight");
+    full_name name = name_of(l, role, layer, ".weight");
     weight w;
     if (l->m->gguf ? find_gguf(l, &w, name.s) : find_st(l, &w, name.s)) l->used[w.index] = true;
 }

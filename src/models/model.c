@@ -161,7 +161,7 @@ static void plan_ends(loader *l)
     if (c->head_bias) m->head.bias = load_bias(l, ROLE_HEAD, 0, m->n_vocab);
     // In GGUF files the tensor tells. Where config.json says tied, a head in the file is a copy.
     if (!m->gguf && c->tied)
-        ignore_tensor(l, ROLE_HEAD);
+        ignore_tensor(l, ROLE_HEAD, 0);
     else if (load_tensor(l, &m->head.w, ROLE_HEAD, 0, m->n_vocab, c->d_model, m->gguf != NULL))
         return;
     m->head.w = m->embed;
@@ -180,6 +180,7 @@ static infer_status plan_model(infer_model *m, const config *c, infer_error *err
     loader l;
     if ((s = loader_open(&l, m, m->arch, c, err)) != INFER_OK) return s;
     plan_ends(&l);
+    if (m->arch->plan_model) m->arch->plan_model(&l);
     for (int i = 0; i < m->n_layers; i++) {
         layer_plan *p = &m->layers[i];
         m->arch->plan_layer(&l, p, i);

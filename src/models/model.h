@@ -18,7 +18,7 @@
 /* Rotary embedding (Su et al. 2021) with its scaling. Frequencies are float32, as in transformers:
  * angle = (float)position * inv_freq. */
 typedef enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC,
-                            ROPE_LONGROPE } rope_scaling;
+                            ROPE_LONGROPE, ROPE_PROPORTIONAL } rope_scaling;
 typedef struct rope_plan {
     int n_pairs;        // rotated pairs
     int gap;            // between the halves of a pair, beyond n_pairs (kernels.h); usually 0
@@ -86,6 +86,25 @@ typedef struct ple_plan {
     activation act;
 } ple_plan;
 
+/* Alternating updates (AltUp, Baykal et al. 2023): the residual stream is n streams wide, of which a
+ * layer computes the first. Before it, every stream is predicted from all; after it, every stream is
+ * corrected by what the layer made of the first. The coefficients of both are made of the first stream:
+ * m = tanh(router(norm(x))). */
+typedef struct altup_plan {
+    linear router;           // [n_streams, d_model]
+    norm router_norm;        // its weights are divided by d_model
+    const float *predict;    // [n_streams, n_streams, n_streams] stream, from stream, m
+    const float *correct;    // [n_streams, n_streams] stream, m
+    const float *out_scale;  // [d_model] of the first stream where the per-layer embedding reads it; NULL: 1
+} altup_plan;
+
+/* Learned augmented residual (LAuReL, Menghani et al. 2024): a low-rank map of the attention's input
+ * joins the residual stream beside it. */
+typedef struct laurel_plan {
+    linear left, right;      // [rank, d_model], [d_model, rank]
+    norm post_norm;
+} laurel_plan;
+
 typedef struct layer_plan {
     /* attention */
     norm attn_norm;          // before; NORM_NONE where the family norms only after
@@ -111,9 +130,12 @@ typedef struct layer_plan {
     linear gate, up, down;   // FFN_PLAIN: up, down
     int d_ff;
     float glu_limit, glu_alpha; // gpt-oss: gate and up clamped, act(alpha * gate) * (up + 1); 0: not
-    float sparsity;          // Gemma 3n: gate below this many standard deviations is 0; 0: not
+    bool sparse;             // gate = max(gate - (its mean + sparse_cut * its deviation), 0)
+    float sparse_cut;
     const moe_plan *moe;     // or NULL
     const ple_plan *ple;     // or NULL
+    const altup_plan *altup; // or NULL
+    const laurel_plan *laurel; // or NULL
 
     bool parallel;           // attention and FFN read the same input and are added together
     float residual_scale;    // of both branches; 1
@@ -145,10 +167,14 @@ struct infer_model {
     norm embed_norm;         // NORM_NONE mostly
     /* Per-layer embeddings; ple_width 0: none. in[l] = (norm(project(x)) * + table[id][l]) */
     int ple_width;
-    tensor ple_table;        // [n_vocab, n_layers * ple_width]
+    tensor ple_table;        // [tokens, n_layers * ple_width]; ids past it have the row of id 0
     linear ple_project;      // [n_layers * ple_width, d_model]
     norm ple_norm;           // over ple_width
     float ple_table_scale, ple_project_scale, ple_sum_scale;
+    /* Streams beside the first (altup_plan), made of it before the first layer and taken back after the
+     * last; n_streams 0: one alone. */
+    int n_streams;
+    const linear *stream_in, *stream_out; // [n_streams - 1] each [d_model, d_model]
     tensor pos_embed;        // learned positions [n_ctx_train, d_model], or absent
     norm final_norm;
     linear head;             // lm_head, or the embedding where tied

@@ -14,8 +14,9 @@ static const struct {
     { "default", ROPE_PLAIN },     { "none", ROPE_PLAIN },  { "linear", ROPE_LINEAR },
     { "llama3", ROPE_LLAMA3 },     { "yarn", ROPE_YARN },   { "dynamic", ROPE_DYNAMIC },
     { "longrope", ROPE_LONGROPE }, { "su", ROPE_LONGROPE },
+    { "proportional", ROPE_PROPORTIONAL },
 };
-const char rope_scaling_names[] = "default, linear, llama3, yarn, dynamic, longrope";
+const char rope_scaling_names[] = "default, linear, llama3, yarn, dynamic, longrope, proportional";
 
 int rope_scaling_find(const char *name, size_t n)
 {
@@ -24,6 +25,9 @@ int rope_scaling_find(const char *name, size_t n)
             return (int)names[i].scaling;
     return -1;
 }
+
+// GGUF stops rotation by a divisor of 1e30
+#define MAX_DIVISOR 1e31
 
 static bool positive(double x) { return isfinite(x) && x > 0 && x < 1e30; }
 
@@ -63,7 +67,7 @@ void rope_check(const rope_spec *r, fault_list *faults, const char *where)
                 }
     }
     for (int i = 0; r->divisors && i < r->n_divisors; i++)
-        if (!positive(r->divisors[i])) {
+        if (!(r->divisors[i] > 0 && r->divisors[i] < MAX_DIVISOR)) {
             fault_add(faults, "%s: frequency divisor %d is %g, expected a number above 0", where, i,
                       (double)r->divisors[i]);
             break;
@@ -83,12 +87,6 @@ static float period(double base, int i, int dim)
 {
     float exponent = (float)(2 * i) / (float)dim;
     return (float)pow((double)(float)base, (double)exponent);
-}
-
-static void plain(float *f, double base, int dim)
-{
-    for (int i = 0; i < dim / 2; i++)
-        f[i] = 1.0f / period(base, i, dim);
 }
 
 /* Long wavelengths are stretched by the factor, short ones stay, those between are blended. */
@@ -162,8 +160,11 @@ infer_status rope_build(rope_plan *out, const rope_spec *r, rope_pairing pairing
     if (!f || (r->scaling == ROPE_LONGROPE && !longer))
         return error_set(err, INFER_NOMEM, "out of memory");
 
-    plain(f, r->base, r->dim);
-    if (r->scaling == ROPE_LINEAR)
+    // proportional: the frequencies of a fully rotated head, of which only the first rotate
+    int full = r->scaling == ROPE_PROPORTIONAL && r->head_dim ? r->head_dim : r->dim;
+    for (int i = 0; i < n; i++)
+        f[i] = 1.0f / period(r->base, i, full);
+    if (r->scaling == ROPE_LINEAR || r->scaling == ROPE_PROPORTIONAL)
         for (int i = 0; i < n; i++)
             f[i] /= (float)r->factor;
     if (r->scaling == ROPE_LLAMA3) llama3(f, r, original);
@@ -180,6 +181,7 @@ infer_status rope_build(rope_plan *out, const rope_spec *r, rope_pairing pairing
 
     *out = (rope_plan){
         .n_pairs = n,
+        .gap = full / 2 - n,
         .pairing = pairing,
         .inv_freq = f,
         .attention_factor = (float)attention_factor(r, original),

@@ -25,6 +25,7 @@ typedef struct rope_spec {
     const float *divisors; // of each frequency, as GGUF stores llama3, or NULL
     int n_divisors;
     int dim; // rotated dimensions of a head
+    int head_dim; // of the layers that rotate so; 0: the config's
 } rope_spec;
 
 /* Its scaling by a name that config files use ("llama3"); -1: unknown. */

@@ -217,7 +217,9 @@ static void tells_every_fault(void **state)
         { "\"partial_rotary_factor\":1.5", "partial_rotary_factor" },
         { "\"hidden_act\":\"mish\"", "activation 'mish' is not supported" },
         { "\"num_hidden_layers\":2147483647", "num_hidden_layers: expected 1 to" },
-        { "\"intermediate_size\":[128,128,96,128]", "differs from layer to layer" },
+        { "\"num_attention_heads\":[4,4,2,4]", "differs from layer to layer" },
+        { "\"intermediate_size\":[128,96,128]", "expected a number or 4 of them, found 3" },
+        { "\"num_key_value_heads\":[4,4,3,4]", "no multiple of num_key_value_heads 3" },
         { "\"tie_word_embeddings\":\"yes\"", "tie_word_embeddings: expected true or false" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
