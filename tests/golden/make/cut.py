@@ -4,7 +4,8 @@
     cut.py FOLDER OUT N_LAYERS
 
 Keeps what the layers need and the states at their borders, which later layers do not influence. The states come from
-the folder's golden.json: [layers + 1, 17, d_model] of transformers in float32.
+the folder's golden.json: [layers + 1, 17, d_model] of transformers in float32. Of models with several residual streams
+all layers are kept (N_LAYERS is their number), and the logits instead of states.
 """
 import json, pathlib, re, struct, sys
 import numpy as np
@@ -34,5 +35,9 @@ text += b" " * (-len(text) % 8)
 
 t = golden["tensors"]["hidden_p17"]
 hidden = np.fromfile(folder / t["file"], "<f4").reshape(t["shape"])[:n_layers + 1]
-hidden.tofile(out / "hidden.bin")
-(out / "golden.json").write_text(json.dumps({"ids": golden["prompts"]["p17"]["ids"], "shape": list(hidden.shape)}) + "\n")
+shape = [n_layers + 1, *hidden.shape[-2:]]
+if hidden.ndim == 3:
+    hidden.tofile(out / "hidden.bin")
+else:
+    (out / "logits.bin").write_bytes((folder / golden["tensors"]["logits_p17"]["file"]).read_bytes())
+(out / "golden.json").write_text(json.dumps({"ids": golden["prompts"]["p17"]["ids"], "shape": shape}) + "\n")
