@@ -35,7 +35,7 @@ static inline uint16_t f16_from_f32(float f)
     uint32_t u = f32_bits(f), sign = u >> 16 & 0x8000, abs = u & 0x7fffffff;
     if (abs > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (abs >> 13 & 0x1ff)); // a quiet NaN
     if (abs >= 0x477ff000) return (uint16_t)(sign | 0x7c00);                      // 65520 and more
-    if (abs < 0x38800000) {                                                       // subnormal result
+    if (abs < 0x38800000) { // subnormal result
         // Adding 0.5 lines the mantissa up with 2^-24 and rounds to nearest even.
         uint32_t r = f32_bits(f32_from_bits(abs) + 0.5f) - 0x3f000000u;
         return (uint16_t)(sign | r);

@@ -34,8 +34,8 @@ bool map_broken(const file_map *m);
 void map_release(const file_map *m, const void *from, size_t size);
 void map_guard_install(void);
 
-/* Reads a small text file whole; *text is NUL-terminated, freed with mem_free. Over limit bytes is an
- * error. */
+/* Reads a small text file whole; *text is NUL-terminated, freed with mem_free. Over limit bytes is
+ * an error. */
 infer_status file_read(const char *path, size_t limit, char **text, size_t *size, infer_error *err);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);

@@ -34,6 +34,9 @@ uint64_t mem_count(void);
 void mem_fail_at(uint64_t ordinal);
 
 /* Multiplication that tells overflow: true and *out = a * b, or false. */
-static inline int mem_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline int mem_mul(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
 
 #endif

@@ -17,8 +17,9 @@ bool utf8_valid(const char *s, size_t n);
 /* Length of the longest prefix that ends with a whole character; an invalid byte counts as whole,
  * only a character that may still be completed is held back. */
 size_t utf8_whole(const char *s, size_t n);
-/* Copies s to out (room for 3n bytes), replacing each invalid part by U+FFFD as the Unicode standard
- * recommends (maximal subparts: what Python's errors="replace" does). Returns the length. */
+/* Copies s to out (room for 3n bytes), replacing each invalid part by U+FFFD as the Unicode
+ * standard recommends (maximal subparts: what Python's errors="replace" does). Returns the length.
+ */
 size_t utf8_replace(const char *s, size_t n, char *out);
 
 #endif
