@@ -3,14 +3,14 @@
 # A part that ends badly without a counted failure (it did not build, say) counts as one failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-TALLY=$(mktemp "${TMPDIR:-/tmp}/infer-ci.XXXXXX") || exit 1
+TALLY_FILE=$(mktemp "${TMPDIR:-/tmp}/infer-ci.XXXXXX") || exit 1
 times=$(mktemp "${TMPDIR:-/tmp}/infer-ci.XXXXXX") || exit 1
-export TALLY
-trap 'rm -f "$TALLY" "$times"' EXIT
+export TALLY_FILE
+trap 'rm -f "$TALLY_FILE" "$times"' EXIT
 trap 'exit 130' INT TERM
 jobs=$(nproc 2>/dev/null || echo 2)
 
-failures() { awk '{ f += $2 } END { print f + 0 }' "$TALLY"; }
+failures() { awk '{ f += $2 } END { print f + 0 }' "$TALLY_FILE"; }
 
 part() { # part NAME COMMAND…
     name=$1; shift
@@ -20,7 +20,7 @@ part() { # part NAME COMMAND…
     status=$?
     if [ $status -ne 0 ] && [ "$(failures)" -eq "$before" ]; then
         echo "FAIL $name ended with status $status"
-        echo "0 1 $name" >>"$TALLY"
+        echo "0 1 $name" >>"$TALLY_FILE"
     fi
     printf '%6d s  %s\n' $(($(date +%s) - start)) "$name" >>"$times"
 }
@@ -44,4 +44,4 @@ part arm64    build arm64
 
 echo "== time"
 cat "$times"
-awk '{ p += $1; f += $2 } END { printf "%d passed, %d failed\n", p, f; exit f > 0 || p == 0 }' "$TALLY"
+awk '{ p += $1; f += $2 } END { printf "%d passed, %d failed\n", p, f; exit f > 0 || p == 0 }' "$TALLY_FILE"
