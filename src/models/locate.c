@@ -96,7 +96,7 @@ infer_status model_locate(char **found, bool *is_folder, const char *path, infer
     char *single = arena_printf(&mem, "%s/model.safetensors", path);
     char *index = arena_printf(&mem, "%s/model.safetensors.index.json", path);
     char **names = arena_alloc(&mem, MAX_NAMES, sizeof(*names));
-    int n;
+    int n = 0;
     if (!config || !single || !index || !names) {
         s = error_set(err, INFER_NOMEM, "%s: out of memory", path);
     } else if (file_exists(config) && (file_exists(single) || file_exists(index))) {
