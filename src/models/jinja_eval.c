@@ -669,9 +669,6 @@ static NOINLINE value eval_item(jrun *r, scope *s, const node *n)
     value of = j_eval(r, s, n->a), key = j_eval(r, s, n->b);
     r->line = n->line;
     if (key.type != V_SLICE) return j_get_item(r, of, key);
-    // jinja2 folds constants with other rules: there it is no error.
-    if (n->a->kind == N_CONST && (j_is_number(of) || of.type == V_NONE))
-        return j_v_undefined_item(r, of, v_none());
     return j_get_slice(r, of, key.u.slice[0], key.u.slice[1], key.u.slice[2]);
 }
 

@@ -93,6 +93,23 @@ static str *cut_between(jrun *r, str *s, const char *open, const char *close)
     return j_sb_done(&b);
 }
 
+/* Adds the character at i, or what the entity there means; returns its length. */
+static size_t unescape_one(jrun *r, builder *b, const str *s, size_t i)
+{
+    for (int k = 0; s->s[i] == '&' && k < COUNT_OF(entities); k++) {
+        size_t n = strlen(entities[k].name);
+        if (s->n - i - 1 < n || memcmp(s->s + i + 1, entities[k].name, n)) continue;
+        j_sb_raw(b, entities[k].text, strlen(entities[k].text), foreign_at(s, i));
+        return n + 1;
+    }
+    bool maybe = s->s[i] == '&' && i + 1 < s->n &&
+                 (j_is_kind((uint8_t)s->s[i + 1], 'a') || s->s[i + 1] == '#');
+    if (maybe && memchr(s->s + i, ';', s->n - i < 12 ? s->n - i : 12))
+        jinja_fail(r, INFER_UNSUPPORTED, "striptags: only the common HTML entities are known");
+    j_sb_part(b, s, i, i + 1);
+    return 1;
+}
+
 FILTER(f_striptags)
 {
     UNUSED;
@@ -104,23 +121,8 @@ FILTER(f_striptags)
     s = j_str_join(r, j_str_lit(r, " "), words).u.s;
     builder b;
     j_sb_init(&b, r);
-    for (size_t i = 0; i < s->n; i++) {
-        size_t k = 0;
-        for (; s->s[i] == '&' && k < COUNT_OF(entities); k++) {
-            size_t n = strlen(entities[k].name);
-            if (s->n - i - 1 < n || memcmp(s->s + i + 1, entities[k].name, n)) continue;
-            j_sb_raw(&b, entities[k].text, strlen(entities[k].text), foreign_at(s, i));
-            i += n;
-            break;
-        }
-        if (s->s[i] == '&' && k == COUNT_OF(entities) &&
-            memchr(s->s + i, ';', s->n - i < 12 ? s->n - i : 12))
-            jinja_fail(r, INFER_UNSUPPORTED, "striptags: only common HTML entities are known");
-        if (s->s[i] != '&' && k == 0)
-            j_sb_part(&b, s, i, i + 1);
-        else if (s->s[i] == '&')
-            j_sb_part(&b, s, i, i + 1);
-    }
+    for (size_t i = 0; i < s->n;)
+        i += unescape_one(r, &b, s, i);
     return v_str(j_sb_done(&b));
 }
 

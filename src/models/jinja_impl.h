@@ -548,6 +548,7 @@ typedef enum token_type {
     T_PIPE,
     T_COMMA,
     T_SEMICOLON,
+    T_ERROR, // what follows cannot be read; v is the message. Counts when the parser gets there
 } token_type;
 typedef struct token {
     token_type type;

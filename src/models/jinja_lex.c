@@ -20,6 +20,7 @@ typedef struct lexer {
     bool line_starting; // the last thing read ended with a newline, or nothing was read yet
     char *open;         // brackets that wait to be closed
     size_t n_open, cap_open;
+    bool failed;
 } lexer;
 
 static const struct {
@@ -53,12 +54,6 @@ const char *j_token_name(token_type t)
     return "?";
 }
 
-static _Noreturn void fail(lexer *l, const char *what)
-{
-    l->r->line = l->line;
-    jinja_fail(l->r, INFER_FORMAT, "%s", what);
-}
-
 static void add(lexer *l, token_type type, value v)
 {
     tokens *t = l->out;
@@ -70,6 +65,14 @@ static void add(lexer *l, token_type type, value v)
         t->cap = cap;
     }
     t->v[t->n++] = (token){ type, l->line, v };
+}
+
+/* jinja2 reads its input as the parser asks for it, so an earlier fault of grammar counts first. */
+static void fail(lexer *l, const char *what)
+{
+    if (!l->failed) add(l, T_ERROR, v_str(j_str_new(l->r, what, strlen(what))));
+    l->failed = true;
+    l->pos = l->n;
 }
 
 static value text_value(lexer *l, const char *s, size_t n)
@@ -296,10 +299,12 @@ static uint32_t hex_escape(lexer *l, const char *p, const char *end, int n)
                 : x >= 'a' && x <= 'f' ? x - 'a' + 10
                 : x >= 'A' && x <= 'F' ? x - 'A' + 10
                                        : -1;
-        if (d < 0)
+        if (d < 0) {
             fail(l, n == 2   ? "truncated \\xXX escape"
                     : n == 4 ? "truncated \\uXXXX escape"
                              : "truncated \\UXXXXXXXX escape");
+            return 0;
+        }
         c = c << 4 | (uint32_t)d;
     }
     return c;
@@ -334,9 +339,12 @@ static value unescape(lexer *l, const char *p, const char *end)
             int n = c == 'x' ? 2 : c == 'u' ? 4 : 8;
             char utf8[4];
             uint32_t u = hex_escape(l, p, end, n);
-            if (u > 0x10ffff) fail(l, "illegal Unicode character");
-            if (!utf8_encode(u, utf8)) fail(l, "a surrogate in a string is not supported");
-            j_sb_char(&b, u, false);
+            if (u > 0x10ffff)
+                fail(l, "illegal Unicode character");
+            else if (!utf8_encode(u, utf8))
+                fail(l, "a surrogate in a string is not supported");
+            else
+                j_sb_char(&b, u, false);
             p += n;
         } else if (c == 'N') {
             fail(l, "\\N{…} in a string is not supported");
@@ -382,6 +390,7 @@ static void balance(lexer *l, char c)
         if (!l->n_open) {
             snprintf(msg, sizeof msg, "unexpected '%c'", c);
             fail(l, msg);
+            return;
         }
         char want = l->open[--l->n_open];
         if (want != c) {
@@ -401,14 +410,21 @@ static void lex_operator(lexer *l)
         return;
     }
     uint32_t c;
-    size_t k = j_next_char(l->s + l->pos, l->n - l->pos, &c);
-    l->r->line = l->line;
-    jinja_fail(l->r, INFER_FORMAT, "unexpected char '%.*s'", (int)k, l->s + l->pos);
+    size_t chars = 0, k = j_next_char(l->s + l->pos, l->n - l->pos, &c);
+    for (size_t i = 0; i < l->pos; i++)
+        chars += ((unsigned char)l->s[i] & 0xc0) != 0x80;
+    str one = { .s = l->s + l->pos, .n = k, .n_chars = 1 };
+    builder b;
+    j_sb_init(&b, l->r);
+    j_sb_lit(&b, "unexpected char ");
+    j_sb_repr(&b, v_str(&one));
+    j_sb_fmt(&b, " at %zu", chars);
+    fail(l, j_sb_done(&b)->s);
 }
 
 static void lex_tag(lexer *l, bool block)
 {
-    while (l->pos < l->n) {
+    while (l->pos < l->n && !l->failed) {
         size_t end = 0;
         if (!l->n_open && block) end = match_end(l, l->pos, "%}");
         if (!l->n_open && !block) {
@@ -456,7 +472,7 @@ void jinja_lex(jrun *r, tokens *out, const char *text, size_t n)
 {
     lexer l = { .r = r, .out = out, .line = 1, .line_starting = true };
     l.s = normalise(r, text, n, &l.n);
-    while (l.pos < l.n) {
+    while (l.pos < l.n && !l.failed) {
         size_t p = l.pos;
         while (p < l.n &&
                !(l.s[p] == '{' && p + 1 < l.n && strchr("{%#", l.s[p + 1]) && l.s[p + 1]))

@@ -54,14 +54,20 @@ static bool is_name(const token *t, const char *name)
     return t->type == T_NAME && j_str_is(t->v.u.s, name);
 }
 
-static const token *next(parser *p)
+static const token *readable(parser *p, const token *t)
 {
-    const token *t = p->t;
-    if (t->type != T_EOF) p->t++;
+    if (t->type == T_ERROR) fail_at(p, t->line, t->v.u.s->s);
     return t;
 }
 
-static const token *look(const parser *p) { return p->t->type == T_EOF ? p->t : p->t + 1; }
+static const token *next(parser *p)
+{
+    const token *t = p->t;
+    if (t->type != T_EOF) p->t = readable(p, t + 1);
+    return t;
+}
+
+static const token *look(parser *p) { return p->t->type == T_EOF ? p->t : readable(p, p->t + 1); }
 
 static bool skip(parser *p, token_type type)
 {
@@ -491,7 +497,7 @@ enum {
 };
 
 /* The binary operator at the current token: its level, or -1. */
-static int operator_at(const parser *p, op *o, node_kind *kind)
+static int operator_at(parser *p, op *o, node_kind *kind)
 {
     *kind = N_CHAIN;
     switch (p->t->type) {
@@ -927,5 +933,6 @@ static void parse_body(parser *p, body *out, const char *const *ends)
 void jinja_parse(jrun *r, body *out, const tokens *in)
 {
     parser p = { .r = r, .t = in->v };
+    readable(&p, p.t);
     parse_body(&p, out, NULL);
 }

@@ -319,6 +319,11 @@ typedef struct best_path {
 typedef struct tok_work {
     const tokenizer *t;
     infer_error *err;
+    const char *whole;      // the text given, in which ...
+    const tok_range *plain; // ... special tokens that overlap these are text
+    size_t n_plain;
+    const char *raw;      // the stretch that norm[0] was made of; NULL: none
+    size_t n_raw;
     regex_scratch *regex;
     bytes norm[2];        // a segment through the normalizers
     bytes text[2];        // and through the pre-tokenizers, with ...

@@ -95,7 +95,40 @@ static size_t spaces_end(const char *s, size_t n, size_t at)
     return at;
 }
 
-static int32_t longest_match(const trie *tr, const char *s, size_t n, size_t at, size_t *len)
+static bool overlaps_plain(const tok_work *w, size_t begin, size_t end)
+{
+    size_t low = 0, high = w->n_plain;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (w->plain[mid].end > begin) high = mid;
+        else low = mid + 1;
+    }
+    return low < w->n_plain && w->plain[low].begin < end;
+}
+
+/* Whether the match at s[at] has bytes of a plain range. Normalized text has no positions of its own:
+ * the k-th such text in it is taken to be the k-th in the raw stretch. */
+static bool is_plain_there(const tok_work *w, const added_token *a, const char *s, size_t at,
+                           size_t len)
+{
+    if (!a->special || !w->n_plain) return false;
+    if (!w->raw) {
+        size_t from = (size_t)(s - w->whole) + at;
+        return overlaps_plain(w, from, from + len);
+    }
+    const char *raw = w->raw, *end = w->raw + w->n_raw, *found = NULL;
+    for (const char *p = s; p <= s + at; p += len) {
+        p = memmem(p, (size_t)(s + at - p) + len, s + at, len);
+        found = memmem(raw, (size_t)(end - raw), a->content.s, a->content.n);
+        if (!p || !found) return true; // normalizing made or unmade one: not matched, to be safe
+        raw = found + a->content.n;
+    }
+    size_t from = (size_t)(found - w->whole);
+    return overlaps_plain(w, from, from + a->content.n);
+}
+
+static int32_t longest_match(const tok_work *w, const trie *tr, const char *s, size_t n, size_t at,
+                             size_t *len)
 {
     int32_t found = -1;
     uint32_t node = 0;
@@ -103,6 +136,7 @@ static int32_t longest_match(const trie *tr, const char *s, size_t n, size_t at,
         node = trie_step(tr, node, (unsigned char)s[e++]);
         if (!node) break;
         if (tr->value[node] < 0) continue;
+        if (is_plain_there(w, &w->t->added[tr->value[node]], s, at, e - at)) continue;
         found = tr->value[node];
         *len = e - at;
     }
@@ -118,7 +152,7 @@ static infer_status cut_added(tok_work *w, const trie *tr, bool plain, const cha
     size_t done = 0, len = 0, blank_from = 1, blank_to = 0; // [from, to]: known end of blanks
     if (!tr->n_nodes) return fn(w, s, n, first);
     for (size_t at = 0; at < n;) {
-        int32_t i = tr->first[(unsigned char)s[at]] ? longest_match(tr, s, n, at, &len) : -1;
+        int32_t i = tr->first[(unsigned char)s[at]] ? longest_match(w, tr, s, n, at, &len) : -1;
         if (i < 0) {
             at++;
             continue;
@@ -153,8 +187,12 @@ static infer_status normalized(tok_work *w, const char *s, size_t n, bool first,
     TRY(bytes_add(&w->norm[0], s, n, w->err));
     TRY(norm_run(w, &t->norms, &w->norm[0], &kept));
     if (!w->norm[0].n) return INFER_OK;
-    return cut_added(w, &t->added_normalized, plain, w->norm[0].p, w->norm[0].n, first && kept,
-                     encode_words);
+    w->raw = s;
+    w->n_raw = n;
+    infer_status st = cut_added(w, &t->added_normalized, plain, w->norm[0].p, w->norm[0].n,
+                                first && kept, encode_words);
+    w->raw = NULL;
+    return st;
 }
 static infer_status stretch_plain(tok_work *w, const char *s, size_t n, bool first)
 {
@@ -199,7 +237,7 @@ infer_status tok_encode(const tokenizer *t, int32_t **ids, size_t *n_ids, const 
     if (!o) o = &none;
     if (n > TOK_MAX_TEXT) return error_set(err, INFER_LIMIT, "text of %zu bytes: at most 1 GiB", n);
     if (!utf8_valid(s, n)) return error_set(err, INFER_ARGUMENT, "text is not valid UTF-8");
-    tok_work w = { .t = t, .err = err };
+    tok_work w = { .t = t, .err = err, .whole = s, .plain = o->plain, .n_plain = o->n_plain };
     infer_status st = regex_scratch_new(&w.regex, err);
     if (!st && n)
         st = cut_added(&w, &t->added_raw, o->plain_text, s, n, true,
