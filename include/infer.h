@@ -283,6 +283,44 @@ typedef struct infer_stats {
 } infer_stats;
 INFER_API infer_stats infer_session_stats(const infer_session *session);
 
+/* ---- chat --------------------------------------------------------------------------------------- */
+
+/* A chat template: Jinja, as Hugging Face transformers sets it up, sandboxed and bounded. Immutable:
+ * any number of threads may render one. */
+typedef struct infer_template infer_template;
+
+/* Compiles `source` (NUL-terminated), or the tokenizer's own template where it is NULL
+ * (INFER_NOT_FOUND: it has none). tok is borrowed and must outlive the template; it gives bos_token and
+ * eos_token, and may be NULL for rendering text alone. Errors name the line. */
+INFER_API infer_status infer_template_new(infer_template **out, const infer_tokenizer *tok,
+                                          const char *source, infer_error *err);
+INFER_API void infer_template_free(infer_template *t);
+
+/* context: a JSON object of n bytes with what the template sees (messages, tools,
+ * add_generation_prompt, …). now: "2026-07-26T12:00:00", the time that strftime_now formats; NULL: the
+ * local time. *text is NUL-terminated, the caller's, freed with infer_free. INFER_ARGUMENT: the template
+ * refused, in its own words; INFER_LIMIT: a bound on steps, memory or output. */
+INFER_API infer_status infer_template_render(const infer_template *t, char **text, size_t *n_text,
+                                             const char *context, size_t n, const char *now,
+                                             infer_error *err);
+/* Likewise as ids. Special tokens count only where the template wrote them; in messages they are text. */
+INFER_API infer_status infer_template_ids(const infer_template *t, int32_t **ids, size_t *n_ids,
+                                          const char *context, size_t n, const char *now,
+                                          infer_error *err);
+
+typedef struct infer_message {
+    const char *role;    // "system", "user", "assistant"
+    const char *content; // UTF-8
+} infer_message;
+
+/* The whole conversation so far, rendered by t (NULL: the model's template) and fed; what the session
+ * already holds of it is not computed again. Then infer_session_next gives the answer. A conversation
+ * that does not fit is INFER_LIMIT and changes nothing. */
+INFER_API infer_status infer_session_chat(infer_session *session, const infer_message *messages,
+                                          size_t n, const infer_template *t, infer_error *err);
+/* Forgets all text; the engine and its memory stay. */
+INFER_API void infer_session_clear(infer_session *session);
+
 /* ---- next-token probabilities --------------------------------------------------------------------- */
 
 typedef struct infer_prediction {

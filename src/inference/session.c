@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "inference/engine.h"
+#include "models/chat.h"
 
 #define MAX_STOP_BYTES 4096
 #define MAX_STOPS 64
@@ -30,6 +31,8 @@ struct infer_session {
     char *pending;            // text not yet given out, pending_cap bytes
     char *piece;              // what the caller holds
     size_t n_pending, pending_cap;
+    int32_t *ids;             // [n_ctx] what the sequence holds
+    infer_template *own;      // the model's chat template, compiled at its first use
     bool have_logits, flushed;
     int last_row;             // of the last step: the row whose logits come next
     int n_generated;          // since the prompt
@@ -105,13 +108,15 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
     if (!st && model->tok) {
         st = tok_stream_new(&s->stream, model->tok, true, err);
         // A token's text can triple where bytes become U+FFFD.
-        s->pending_cap = s->longest_stop + 8 * longest_token(model->tok) + 64;
+        // A run of byte tokens is given out whole.
+        s->pending_cap = s->longest_stop + 8 * longest_token(model->tok) + TOK_STREAM_MOST;
     }
     if (!st) {
         s->rows = mem_zero((size_t)s->engine->max_rows, sizeof *s->rows);
         s->pending = mem_zero(s->pending_cap + 1, 1);
         s->piece = mem_zero(s->pending_cap + 1, 1);
-        if (!s->rows || !s->pending || !s->piece)
+        s->ids = mem_alloc((size_t)s->engine->n_ctx, sizeof *s->ids);
+        if (!s->rows || !s->pending || !s->piece || !s->ids)
             st = error_set(err, INFER_NOMEM, "session: out of memory");
     }
     if (st) {
@@ -135,6 +140,8 @@ void infer_session_free(infer_session *s)
     infer_sequence_free(s->seq);
     infer_engine_free(s->engine);
     for (int i = 0; i < s->n_stops; i++) mem_free(s->stops[i]);
+    infer_template_free(s->own);
+    mem_free(s->ids);
     mem_free(s->rows);
     mem_free(s->pending);
     mem_free(s->piece);
@@ -142,6 +149,14 @@ void infer_session_free(infer_session *s)
 }
 
 /* ---- prompt ---- */
+
+/* Steps over the first n of s->rows and keeps their ids. */
+static infer_status feed(infer_session *s, int n, infer_error *err)
+{
+    infer_status st = infer_step(s->engine, s->rows, n, err);
+    for (int i = 0; !st && i < n; i++) s->ids[s->seq->kv.length - n + i] = s->rows[i].token;
+    return st;
+}
 
 infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size_t n,
                                       infer_error *err)
@@ -159,7 +174,7 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
                              s->model->n_vocab - 1);
     s->started = now();
     if (owed) {
-        infer_status st = infer_step(s->engine, s->rows, 1, err);
+        infer_status st = feed(s, 1, err);
         if (st) return st;
         s->last_row = 0;
         length++;
@@ -172,7 +187,7 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
             s->rows[r] = (infer_row){.seq = s->seq, .token = ids[done + (size_t)r],
                                      .want = last ? INFER_WANT_LOGITS : INFER_WANT_NOTHING};
         }
-        infer_status st = infer_step(s->engine, s->rows, rows, err);
+        infer_status st = feed(s, rows, err);
         if (st) { // as before the call, where the cache still can
             infer_sequence_truncate(s->seq, length, NULL);
             return st;
@@ -209,6 +224,70 @@ infer_status infer_session_prompt(infer_session *s, const char *text, infer_erro
     return st;
 }
 
+/* ---- chat ---- */
+
+void infer_session_clear(infer_session *s)
+{
+    infer_sequence_truncate(s->seq, 0, NULL); // from position 0 nothing is needed
+    s->have_logits = false;
+    s->last_row = 0;
+}
+
+/* Positions of the sequence that begin ids too and need not be computed again. */
+static int reusable(const infer_session *s, const int32_t *ids, size_t n)
+{
+    const infer_model *m = s->model;
+    for (int i = 0; i < m->n_ropes; i++) { // frequencies that differ with the length: only if equal
+        const rope_plan *r = &m->ropes[i];
+        bool varies = r->scaling == ROPE_DYNAMIC || r->scaling == ROPE_LONGROPE;
+        if (varies && ((int)n > r->original_len || s->seq->kv.length > r->original_len)) return 0;
+    }
+    int k = 0;
+    while (k < s->seq->kv.length && (size_t)k + 1 < n && s->ids[k] == ids[k]) k++;
+    return k;
+}
+
+static infer_status feed_conversation(infer_session *s, const int32_t *ids, size_t n,
+                                      infer_error *err)
+{
+    if (n > (size_t)s->engine->n_ctx)
+        return error_set(err, INFER_LIMIT, "chat: %zu tokens do not fit a context of %d", n,
+                         s->engine->n_ctx);
+    int k = reusable(s, ids, n);
+    if (infer_sequence_truncate(s->seq, k, NULL)) { // a window has dropped what is needed
+        k = 0;
+        infer_sequence_truncate(s->seq, 0, NULL);
+    }
+    s->have_logits = false;
+    s->last_row = 0;
+    return infer_session_prompt_ids(s, ids + k, n - (size_t)k, err);
+}
+
+infer_status infer_session_chat(infer_session *s, const infer_message *messages, size_t n,
+                                const infer_template *t, infer_error *err)
+{
+    if (!s->model->tok)
+        return error_set(err, INFER_UNSUPPORTED, "%s: the file has no vocabulary", s->model->path);
+    infer_status st = INFER_OK;
+    if (!t && !s->own)
+        st = infer_template_new(&s->own, infer_model_tokenizer(s->model), NULL, err);
+    if (st) return error_prefix(err, "%s", s->model->path);
+    chat_message *list = mem_alloc(n ? n : 1, sizeof *list);
+    if (!list) return error_set(err, INFER_NOMEM, "chat: out of memory");
+    for (size_t i = 0; i < n; i++) list[i] = (chat_message){messages[i].role, messages[i].content};
+    struct tm tm;
+    time_t clock = time(NULL);
+    chat_request q = {.messages = list, .n_messages = n, .add_generation_prompt = true,
+                      .now = localtime_r(&clock, &tm)};
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    st = chat_encode((const chat_template *)(t ? t : s->own), &ids, &n_ids, &q, err);
+    if (!st) st = feed_conversation(s, ids, n_ids, err);
+    mem_free(ids);
+    mem_free(list);
+    return st;
+}
+
 /* ---- generation ---- */
 
 static bool ends(const infer_session *s, int32_t id)
@@ -233,12 +312,15 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
         error_set(err, INFER_ARGUMENT, "session: no prompt was given");
         return -1;
     }
-    if (atomic_exchange(&s->cancel, 0)) return finish(s, INFER_FINISH_CANCELLED, err);
+    if (atomic_exchange(&s->cancel, 0)) {
+        atomic_store(&s->engine->cancel, 0); // it came between two steps
+        return finish(s, INFER_FINISH_CANCELLED, err);
+    }
     if (s->o.max_tokens && s->n_generated >= s->o.max_tokens)
         return finish(s, INFER_FINISH_LENGTH, err);
     double from = now();
     if (s->last_row < 0) { // the last id is not yet in the sequence
-        infer_status st = infer_step(s->engine, s->rows, 1, err);
+        infer_status st = feed(s, 1, err);
         if (st == INFER_CANCELLED) return finish(s, INFER_FINISH_CANCELLED, err);
         if (st) return -1;
         s->last_row = 0;

@@ -23,7 +23,7 @@ infer_status chat_template_new(chat_template **out, const tokenizer *t, const ch
                                infer_error *err)
 {
     *out = NULL;
-    if (!source) source = tok_chat_template(t);
+    if (!source && t) source = tok_chat_template(t);
     if (!source) return error_set(err, INFER_NOT_FOUND, "the tokenizer has no chat template");
     chat_template *c = mem_zero(1, sizeof *c);
     if (!c) return error_set(err, INFER_NOMEM, "out of memory");
@@ -74,13 +74,15 @@ static json_t *plain_messages(const chat_request *q)
 static json_t *make_context(const chat_template *c, const chat_request *q)
 {
     json_t *j = json_object();
-    int bad = q->extra ? json_object_update(j, q->extra) : 0;
-    bad |= q->messages_json ? json_object_set(j, "messages", q->messages_json)
-                            : json_object_set_new(j, "messages", plain_messages(q));
+    int bad = q->messages_json ? json_object_set(j, "messages", q->messages_json)
+                               : json_object_set_new(j, "messages", plain_messages(q));
     if (q->tools) bad |= json_object_set(j, "tools", q->tools);
     bad |= json_object_set_new(j, "add_generation_prompt", json_boolean(q->add_generation_prompt));
-    bad |= json_object_set_new(j, "bos_token", json_string(token_text(c->tok, tok_bos(c->tok))));
-    bad |= json_object_set_new(j, "eos_token", json_string(token_text(c->tok, tok_eos(c->tok))));
+    if (c->tok) {
+        bad |= json_object_set_new(j, "bos_token", json_string(token_text(c->tok, tok_bos(c->tok))));
+        bad |= json_object_set_new(j, "eos_token", json_string(token_text(c->tok, tok_eos(c->tok))));
+    }
+    if (q->extra) bad |= json_object_update(j, q->extra);
     if (!bad) return j;
     json_decref(j);
     return NULL;
@@ -159,6 +161,7 @@ infer_status chat_encode(const chat_template *c, int32_t **ids, size_t *n_ids,
                          const chat_request *q, infer_error *err)
 {
     jinja_text text;
+    if (!c->tok) return error_set(err, INFER_ARGUMENT, "chat template: ids need a tokenizer");
     infer_status status = chat_render(c, &text, q, err);
     if (status) return status;
     tok_range *plain = mem_alloc(text.n_foreign + 1, sizeof *plain);

@@ -17,7 +17,7 @@
 typedef struct chat_template chat_template;
 
 /* Compiles the tokenizer's template, or `source` (NUL-terminated) where it is not NULL. t is
- * borrowed and must outlive it. No template: INFER_NOT_FOUND. Immutable: any number of threads may
+ * borrowed and must outlive it; NULL: the template alone, for chat_render without token texts. No template: INFER_NOT_FOUND. Immutable: any number of threads may
  * use one. */
 infer_status chat_template_new(chat_template **out, const tokenizer *t, const char *source,
                                infer_error *err);
@@ -32,7 +32,8 @@ typedef struct chat_request {
     size_t n_messages;
     json_t *messages_json; // or a JSON array as chat APIs have it (tool calls, parts, …)
     json_t *tools;         // array of tool descriptions, or NULL
-    json_t *extra;         // object: further variables (enable_thinking, documents, …), or NULL
+    json_t *extra;         // object: further variables (enable_thinking, documents, …), or NULL;
+                           // they win over all of the above and the token texts
     bool add_generation_prompt;
     const struct tm *now; // for templates that ask; NULL: asking is an error
 } chat_request;

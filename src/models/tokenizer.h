@@ -48,6 +48,7 @@ infer_status tok_decode(const tokenizer *t, char **text, size_t *n, const int32_
 /* Streaming: what a new id adds to the text so far, in whole UTF-8 characters; bytes that may still be
  * completed are held back. The pieces of all ids, and of the flush, concatenate to tok_decode's text.
  * No allocation after stream_new. */
+#define TOK_STREAM_MOST ((size_t)1 << 20) // bytes of the longest piece, beyond a token's text
 typedef struct tok_stream tok_stream;
 infer_status tok_stream_new(tok_stream **out, const tokenizer *t, bool skip_special, infer_error *err);
 void tok_stream_free(tok_stream *s);
