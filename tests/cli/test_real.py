@@ -2,10 +2,12 @@
 import hashlib
 import json
 import pathlib
+import signal
+import subprocess
 
 import pytest
 
-from conftest import infer, refused
+from conftest import INFER, infer, refused
 
 GPL3 = pathlib.Path("/usr/share/common-licenses/GPL-3")
 
@@ -85,3 +87,13 @@ def test_inspect_and_doctor(models):
     assert r.rc == 0 and "gemma3" in r.text and "window 512" in r.text and len(r.text) < 60000
     r = infer("doctor", models[0])
     assert r.rc == 0 and "q4_k" in r.text and "kernel" in r.text
+
+
+def test_interrupt_keeps_what_was_made(models):
+    p = subprocess.Popen([INFER, "run", models[1], "Once upon a time", "--ignore-eos", "--stats"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    first = p.stdout.read(1)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=30)
+    assert p.returncode == 130 and (first + out).startswith(b",")
+    assert b"cancelled" in err and b"\r" not in err
