@@ -87,6 +87,9 @@ $(BUILD)/objects.a: $(LIB_OBJ)
 UNIT := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(BUILD)/objects.a
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+# tests/tools/<name>.c: programs for those who look for differences by hand
+$(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/objects.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 unit: $(UNIT) ## unit tests
 	$(call run_all,$(UNIT))
 

@@ -13,8 +13,7 @@
 
 #define NOINLINE __attribute__((noinline))
 
-/* ---- arithmetic
- * ------------------------------------------------------------------------------------- */
+/* ---- arithmetic ---------------------------------------------------------------------------- */
 
 static const char *const op_signs[] = { "+", "-", "*", "/", "//", "%", "** or pow()" };
 
@@ -191,8 +190,7 @@ static bool compare_op(jrun *r, op o, value a, value b)
     }
 }
 
-/* ---- attributes and subscripts
- * ------------------------------------------------------------------------ */
+/* ---- attributes and subscripts ------------------------------------------------------------- */
 
 static value bound(jrun *r, value self, const builtin *fn)
 {
@@ -391,8 +389,7 @@ value j_get_slice(jrun *r, value of, value start, value stop, value step)
     return v_str(s);
 }
 
-/* ---- calls
- * -------------------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------- */
 
 static void dyn_kwargs(jrun *r, args *out, value v)
 {
@@ -563,8 +560,7 @@ NOINLINE value j_eval_filter(jrun *r, scope *s, const node *n, value *in)
     return j_call_builtin(r, n->fn, n->kind == N_FILTER ? "do_" : "test_", &call);
 }
 
-/* ---- the switch
- * --------------------------------------------------------------------------------------- */
+/* ---- the switch ---------------------------------------------------------------------------- */
 
 static NOINLINE value eval_name(jrun *r, scope *s, const node *n)
 {

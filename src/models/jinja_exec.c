@@ -12,8 +12,7 @@
 
 #define NOINLINE __attribute__((noinline))
 
-/* ---- scopes
- * ----------------------------------------------------------------------------------------- */
+/* ---- scopes -------------------------------------------------------------------------------- */
 
 static value resolve(jrun *r, str *name)
 {
@@ -96,8 +95,7 @@ static flow capture(jrun *r, scope *s, const body *b, str **out)
     return f;
 }
 
-/* ---- loops
- * ------------------------------------------------------------------------------------------ */
+/* ---- loops --------------------------------------------------------------------------------- */
 
 /* One running loop: what the iteration needs and what `loop` shows. Items are fetched one ahead
  * only where `loop.last` or `loop.nextitem` ask, because the loop's test may depend on what its
@@ -243,8 +241,7 @@ str *j_loop_recurse(jrun *r, loop *l, value items)
     return j_sb_done(&text);
 }
 
-/* ---- macros
- * ----------------------------------------------------------------------------------------- */
+/* ---- macros -------------------------------------------------------------------------------- */
 
 static value take_kwarg(const args *call, bool *taken, const char *name, size_t n)
 {
@@ -363,8 +360,7 @@ static NOINLINE void exec_call_block(jrun *r, scope *s, const node *n)
     j_sb_value(r->out, j_call_value(r, f, &call));
 }
 
-/* ---- statements
- * ------------------------------------------------------------------------------------- */
+/* ---- statements ---------------------------------------------------------------------------- */
 
 static NOINLINE flow exec_if(jrun *r, scope *s, const node *n)
 {
@@ -488,8 +484,7 @@ flow j_exec_body(jrun *r, scope *s, const body *b)
     return FLOW_NEXT;
 }
 
-/* ---- compile and render
- * ------------------------------------------------------------------------------- */
+/* ---- compile and render -------------------------------------------------------------------- */
 
 static infer_status failure(const jrun *r, infer_error *err)
 {

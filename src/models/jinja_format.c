@@ -10,8 +10,7 @@
 
 #include "models/jinja_impl.h"
 
-/* ---- numbers in a format
- * ---------------------------------------------------------------------------------- */
+/* ---- numbers in a format ------------------------------------------------------------------- */
 
 typedef struct spec {
     uint32_t fill;
@@ -142,9 +141,7 @@ static str *float_text(jrun *r, const spec *p, double f)
     return j_sb_done(&b);
 }
 
-/* ---- %
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- % ------------------------------------------------------------------------------------- */
 
 typedef struct percent {
     jrun *r;
@@ -328,9 +325,7 @@ value j_format_percent(jrun *r, str *f, value arg)
     return v_str(out);
 }
 
-/* ---- {}
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- {} ------------------------------------------------------------------------------------ */
 
 static spec parse_spec(jrun *r, const str *t)
 {
@@ -600,8 +595,7 @@ value j_format_braces(jrun *r, str *f, const args *call)
     return v_str(out);
 }
 
-/* ---- strftime
- * --------------------------------------------------------------------------------------------- */
+/* ---- strftime ------------------------------------------------------------------------------ */
 
 /* Days since the year began, counted in weeks that start on `first` (0 Sunday, 1 Monday). */
 static int week_of_year(const struct tm *t, int first)

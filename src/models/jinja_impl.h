@@ -39,8 +39,7 @@ typedef struct node node;
 typedef struct frame frame;
 typedef struct scope scope;
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 typedef struct pool_chunk pool_chunk;
 /* Bump memory with a limit. */
@@ -52,8 +51,7 @@ typedef struct pool {
 void *jinja_alloc(jrun *r, size_t n, size_t size); // zeroed, 16-byte aligned; fails instead of NULL
 void jinja_pool_free(pool *p);
 
-/* ---- text -------------------------------------------------------------------------------------
- */
+/* ---- text ---------------------------------------------------------------------------------- */
 
 /* A buffer that several strings share: each is a prefix or part of it. Appending to the string that
  * ends where the buffer ends needs no copy, so that a template which grows a string in a loop takes
@@ -82,8 +80,7 @@ typedef struct builder {
     size_t limit;
 } builder;
 
-/* ---- values -----------------------------------------------------------------------------------
- */
+/* ---- values -------------------------------------------------------------------------------- */
 
 typedef enum value_type {
     V_MISSING, // no value: an absent argument, a name without a value
@@ -208,8 +205,7 @@ struct joiner {
     bool used;
 };
 
-/* ---- calls ------------------------------------------------------------------------------------
- */
+/* ---- calls --------------------------------------------------------------------------------- */
 
 typedef struct kwarg {
     str *name;
@@ -231,8 +227,7 @@ struct builtin {
     const char *params;
 };
 
-/* ---- the tree ---------------------------------------------------------------------------------
- */
+/* ---- the tree ------------------------------------------------------------------------------ */
 
 typedef enum node_kind {
     /* expressions */
@@ -356,8 +351,7 @@ struct jinja_template {
     body body;
 };
 
-/* ---- a compilation or a rendering
- * ---------------------------------------------------------------- */
+/* ---- a compilation or a rendering ---------------------------------------------------------- */
 
 struct jrun {
     pool *mem;

@@ -197,8 +197,7 @@ static void lex_comment(lexer *l)
     fail(l, "Missing end of comment tag");
 }
 
-/* ---- inside a tag
- * ----------------------------------------------------------------------------------- */
+/* ---- inside a tag -------------------------------------------------------------------------- */
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

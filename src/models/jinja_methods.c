@@ -10,8 +10,7 @@
 #include "base/utf8.h"
 #include "models/jinja_impl.h"
 
-/* ---- searching
- * ---------------------------------------------------------------------------------------- */
+/* ---- searching ----------------------------------------------------------------------------- */
 
 int64_t j_str_find(const str *s, const str *sub, size_t from, size_t to)
 {
@@ -154,8 +153,7 @@ static value m_removesuffix(jrun *r, value *a, const args *c)
     return v_str(j_str_part(r, s, 0, has ? s->n - x->n : s->n));
 }
 
-/* ---- stripping and splitting
- * ---------------------------------------------------------------------------- */
+/* ---- stripping and splitting --------------------------------------------------------------- */
 
 static bool in_set(const str *set, const char *c, size_t k)
 {
@@ -379,8 +377,7 @@ static value m_rpartition(jrun *r, value *a, const args *c)
     return partition(r, a, true);
 }
 
-/* ---- joining, replacing, filling
- * --------------------------------------------------------------------------- */
+/* ---- joining, replacing, filling ----------------------------------------------------------- */
 
 value j_str_join(jrun *r, str *sep, value items)
 {
@@ -528,8 +525,7 @@ static value m_expandtabs(jrun *r, value *a, const args *c)
     return v_str(j_sb_done(&b));
 }
 
-/* ---- the other methods of str
- * ------------------------------------------------------------------------------- */
+/* ---- the other methods of str -------------------------------------------------------------- */
 
 static value cased(jrun *r, value v, char how)
 {
@@ -745,8 +741,7 @@ static const builtin str_methods[] = {
     { NULL, NULL, NULL },
 };
 
-/* ---- dict, list and others
- * ---------------------------------------------------------------------------------- */
+/* ---- dict, list and others ----------------------------------------------------------------- */
 
 static value dict_view(jrun *r, dict *d, int kind)
 {

@@ -25,8 +25,7 @@ static node *parse_primary(parser *p, bool targets);
 static node *parse_postfix(parser *p, node *n);
 static void parse_body(parser *p, body *out, const char *const *ends);
 
-/* ---- helpers
- * ---------------------------------------------------------------------------------------- */
+/* ---- helpers ------------------------------------------------------------------------------- */
 
 static _Noreturn void fail_at(parser *p, int line, const char *what)
 {
@@ -149,8 +148,7 @@ static void add_body(parser *p, body *b, node *n)
     b->v[b->n++] = n;
 }
 
-/* ---- expressions
- * ------------------------------------------------------------------------------------ */
+/* ---- expressions --------------------------------------------------------------------------- */
 
 static bool is_tuple_end(parser *p, const char *end)
 {
@@ -592,8 +590,7 @@ static node *parse_expr(parser *p)
     return n;
 }
 
-/* ---- statements
- * ------------------------------------------------------------------------------------- */
+/* ---- statements ---------------------------------------------------------------------------- */
 
 static void check_target(parser *p, const node *n, int depth)
 {

@@ -35,8 +35,7 @@ typedef struct resolver {
     bool soft; // unknown filters are an error only when they run
 } resolver;
 
-/* ---- symbols of a region
- * ---------------------------------------------------------------------------- */
+/* ---- symbols of a region ------------------------------------------------------------------- */
 
 static entry *name_entry(resolver *v, str *name)
 {
@@ -161,8 +160,7 @@ static void search(resolver *v, const node *n)
         search(v, n->kw[i].v);
 }
 
-/* ---- names used anywhere inside, regions within included
- * -------------------------------------------- */
+/* ---- names used anywhere inside, regions within included ----------------------------------- */
 
 typedef struct usage {
     const char *name;
@@ -237,8 +235,7 @@ static bool body_uses(const body *b, const char *name)
     return u.used;
 }
 
-/* ---- resolving
- * -------------------------------------------------------------------------------------- */
+/* ---- resolving ----------------------------------------------------------------------------- */
 
 static void walk(resolver *v, node *n);
 static void walk_body(resolver *v, body *b);

@@ -13,8 +13,7 @@
 #include "base/utf8.h"
 #include "models/jinja_impl.h"
 
-/* ---- the builder
- * ---------------------------------------------------------------------------------- */
+/* ---- the builder --------------------------------------------------------------------------- */
 
 void j_sb_init(builder *b, jrun *r)
 {
@@ -126,8 +125,7 @@ str *j_str_concat(jrun *r, str *a, str *b)
     return out;
 }
 
-/* ---- characters
- * ----------------------------------------------------------------------------------- */
+/* ---- characters ---------------------------------------------------------------------------- */
 
 size_t j_next_char(const char *s, size_t n, uint32_t *c)
 {
@@ -152,8 +150,7 @@ static bool is_printable(uint32_t c)
     return !(k == UTF8PROC_CATEGORY_CN || k >= UTF8PROC_CATEGORY_ZS);
 }
 
-/* ---- numbers
- * -------------------------------------------------------------------------------------- */
+/* ---- numbers ------------------------------------------------------------------------------- */
 
 /* The fewest digits that read back as the same number, as Python's repr lays them out. */
 size_t j_float_repr(char out[40], double f)
@@ -296,8 +293,7 @@ bool j_parse_float(jrun *r, const str *s, double *out)
     return end != t && !*end;
 }
 
-/* ---- str and repr
- * ----------------------------------------------------------------------------------- */
+/* ---- str and repr -------------------------------------------------------------------------- */
 
 static void repr_str(builder *b, const str *s)
 {
@@ -455,8 +451,7 @@ str *j_repr(jrun *r, value v)
     return j_sb_done(&b);
 }
 
-/* ---- JSON
- * ------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------- */
 
 typedef struct json_writer {
     builder b;

@@ -11,8 +11,7 @@
 #include "base/utf8.h"
 #include "models/jinja_impl.h"
 
-/* ---- failure and bounds -------------------------------------------------------------------------
- */
+/* ---- failure and bounds -------------------------------------------------------------------- */
 
 void jinja_fail(jrun *r, infer_status code, const char *fmt, ...)
 {
@@ -39,8 +38,7 @@ void jinja_enter(jrun *r)
         jinja_fail(r, INFER_LIMIT, "the template nests deeper than %d evaluations", MAX_DEPTH);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 struct pool_chunk {
     pool_chunk *next, *prev;
@@ -129,8 +127,7 @@ void jinja_pool_free(pool *p)
     *p = (pool){ 0 };
 }
 
-/* ---- strings ------------------------------------------------------------------------------------
- */
+/* ---- strings ------------------------------------------------------------------------------- */
 
 str *j_str_lit(jrun *r, const char *s)
 {
@@ -204,8 +201,7 @@ int j_str_cmp(const str *a, const str *b)
 
 bool j_str_is(const str *a, const char *b) { return strlen(b) == a->n && !memcmp(a->s, b, a->n); }
 
-/* ---- lists, dicts, others
- * ------------------------------------------------------------------------- */
+/* ---- lists, dicts, others ------------------------------------------------------------------ */
 
 list *j_list_new(jrun *r, size_t cap)
 {
@@ -396,8 +392,7 @@ void j_fail_undefined(jrun *r, value v)
     RAISE(r, "'%s' has no attribute %s", u->of, name);
 }
 
-/* ---- the context --------------------------------------------------------------------------------
- */
+/* ---- the context --------------------------------------------------------------------------- */
 
 typedef struct from_json {
     jrun *r;
@@ -465,8 +460,7 @@ value jinja_from_json(jrun *r, json_t *j)
     return convert(&f, j);
 }
 
-/* ---- asking -------------------------------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
 const char *j_type_name(value v)
 {
@@ -682,8 +676,7 @@ int64_t j_length(jrun *r, value v)
     }
 }
 
-/* ---- iteration
- * ------------------------------------------------------------------------------------ */
+/* ---- iteration ----------------------------------------------------------------------------- */
 
 bool j_is_iterable(value v)
 {

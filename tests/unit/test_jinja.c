@@ -209,13 +209,21 @@ static void *bombs(void *failures)
     return NULL;
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#define SANITIZED __has_feature(address_sanitizer)
+#else
+#define SANITIZED 0
+#endif
+
 static void test_bounds(void **state)
 {
     (void)state;
     pthread_attr_t attr;
     pthread_t thread;
     int failures = 0;
-#ifdef __SANITIZE_ADDRESS__
+#if SANITIZED
     size_t stack = 4 << 20; // its frames are larger
 #else
     size_t stack = 256 << 10;
