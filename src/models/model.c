@@ -221,6 +221,7 @@ static infer_status read_tokenizer(infer_model *m, infer_error *err)
         infer_status s = gguf_string(m->gguf, "tokenizer.ggml.model", &kind, &named, err);
         if (s != INFER_OK) return s;
         if (named && kind.n == 4 && memcmp(kind.s, "none", 4) == 0) return INFER_OK;
+        if (named && kind.n == 8 && memcmp(kind.s, "no_vocab", 8) == 0) return INFER_OK;
         if (!named && !gguf_find(m->gguf, "tokenizer.ggml.tokens")) return INFER_OK;
         return tokenizer_from_gguf(&m->tok, m->gguf, err);
     }
