@@ -75,7 +75,7 @@ static void gemma2_read(config_source *s, config *c)
     if (s->g && c->n_layers == 46 && c->n_heads > 0)
         c->query_scalar = (double)c->d_model / c->n_heads;
     if (c->sliding || c->n_layers < 1) return;
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->sliding && i < c->n_layers; i += 2)
         c->sliding[i] = 1;
 }

@@ -82,11 +82,8 @@ static void share_kv(config_source *s, config *c, int n_shared)
 {
     if (!n_shared || c->n_layers < 1 || !c->sliding) return;
     int first = c->n_layers - n_shared;
-    c->kv_source = arena_alloc(s->mem, (size_t)c->n_layers, sizeof(*c->kv_source));
-    if (!c->kv_source) {
-        fault_add(&s->faults, "out of memory");
-        return;
-    }
+    c->kv_source = cfg_zero(s, (size_t)c->n_layers, sizeof(*c->kv_source));
+    if (!c->kv_source) return;
     for (int i = 0; i < c->n_layers; i++) {
         int from = i < first ? i : first - 1;
         while (from >= 0 && c->sliding[from] != c->sliding[i])
@@ -218,7 +215,7 @@ static void read_sparsity(config_source *s, config *c)
     cfg_found f = cfg_floats(s, &c->sparsity, c->n_layers, key, NULL);
     if (f == FOUND_BAD || c->n_layers < 1) return;
     if (f != FOUND) {
-        c->sparsity = arena_zero(s->mem, (size_t)c->n_layers, sizeof(*c->sparsity));
+        c->sparsity = cfg_zero(s, (size_t)c->n_layers, sizeof(*c->sparsity));
         for (int i = 0; c->sparsity && c->n_layers > 10 && i < 10; i++)
             c->sparsity[i] = 0.95;
     }
@@ -339,6 +336,7 @@ static void read_layer_overrides(config_source *s, config *c)
         cfg_int(&in, &c->head_dim_of[layer], "head_dim", NULL, 1, MAX_WIDTH);
         cfg_int(&in, &c->n_kv_heads_of[layer], "num_key_value_heads", NULL, 1, MAX_WIDTH);
         if (in.faults.n) fault_add(&s->faults, "per_layer_config: %s", in.faults.text);
+        s->out_of_memory |= in.out_of_memory;
     }
 }
 
@@ -354,12 +352,9 @@ static void read_global_heads(config_source *s, config *c)
     cfg_int(s, &kv_heads, "num_global_key_value_heads", NULL, 1, MAX_WIDTH);
     if (!s->g) c->global_v_is_k = k_is_v;
     c->head_dim = c->head_dim_v = local;
-    c->head_dim_of = arena_alloc(s->mem, (size_t)n, sizeof(int));
-    int *kv = arena_alloc(s->mem, (size_t)n, sizeof(int));
-    if (!c->head_dim_of || !kv) {
-        fault_add(&s->faults, "out of memory");
-        return;
-    }
+    c->head_dim_of = cfg_zero(s, (size_t)n, sizeof(int));
+    int *kv = cfg_zero(s, (size_t)n, sizeof(int));
+    if (!c->head_dim_of || !kv) return;
     for (int i = 0; i < n; i++) {
         c->head_dim_of[i] = c->sliding[i] ? local : global;
         kv[i] = c->n_kv_heads_of ? c->n_kv_heads_of[i] : c->n_kv_heads;
@@ -411,7 +406,7 @@ static void gemma4_read(config_source *s, config *c)
     read_rotation(s, c);
     cfg_bool(s, &wide, "use_double_wide_mlp", NULL);
     if (wide && first < c->n_layers && !c->d_ff_of && c->d_ff <= MAX_WIDTH / 2) {
-        c->d_ff_of = arena_alloc(s->mem, (size_t)c->n_layers, sizeof(int));
+        c->d_ff_of = cfg_zero(s, (size_t)c->n_layers, sizeof(int));
         for (int i = 0; c->d_ff_of && i < c->n_layers; i++)
             c->d_ff_of[i] = i < first ? c->d_ff : 2 * c->d_ff;
     }

@@ -51,7 +51,7 @@ static void gpt_oss_read(config_source *s, config *c)
         fault_add(&s->faults, "swiglu_alpha: expected a number above 0, found %g", c->glu_alpha);
     config_read_experts(s, c);
     if (c->sliding || c->n_layers < 1) return;
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->sliding && i < c->n_layers; i += 2)
         c->sliding[i] = 1;
 }

@@ -73,7 +73,7 @@ static void qwen2_moe_read(config_source *s, config *c)
     cfg_int(s, &end, "max_window_layers", NULL, 0, INT32_MAX);
     if (!windowed) c->window = 0;
     if (c->window && !c->sliding && c->n_layers > 0) {
-        c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+        c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
         for (int i = 0; c->sliding && i < c->n_layers && i < end; i += 2)
             c->sliding[i] = 1;
     }

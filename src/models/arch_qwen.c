@@ -25,7 +25,7 @@ static void read_window(config_source *s, config *c)
     cfg_int(s, &first, "max_window_layers", NULL, 0, INT32_MAX);
     if (!windowed) c->window = 0;
     if (!c->window || c->sliding || c->n_layers < 1) return;
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = first; c->sliding && i < c->n_layers; i++)
         c->sliding[i] = 1;
 }

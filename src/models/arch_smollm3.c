@@ -26,7 +26,7 @@ static void smollm3_read(config_source *s, config *c)
     cfg_flags(s, &rotated, "no_rope_layers", NULL, c->n_layers);
     if (!windowed) c->window = 0;
     if (c->n_layers < 1) return;
-    c->no_rope = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->no_rope = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->no_rope && i < c->n_layers; i++)
         c->no_rope[i] = rotated ? !rotated[i] : (i + 1) % interval == 0;
     if (c->window && !c->sliding) c->sliding = c->no_rope;

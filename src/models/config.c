@@ -112,6 +112,13 @@ static cfg_found bad(config_source *s, const char *hf, const char *key, const ch
     return FOUND_BAD;
 }
 
+void *cfg_zero(config_source *s, size_t n, size_t size)
+{
+    void *p = arena_zero(s->mem, n, size);
+    if (!p) s->out_of_memory = true;
+    return p;
+}
+
 cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, int min, int max)
 {
     setting v;
@@ -151,11 +158,8 @@ cfg_found cfg_layer_ints(config_source *s, int *out, int **of, int n, const char
                   cfg_name(s, hf, key), n, v.n);
         return FOUND_BAD;
     }
-    int *all = arena_alloc(s->mem, v.n, sizeof(*all)), largest = 0;
-    if (!all) {
-        fault_add(&s->faults, "out of memory");
-        return FOUND_BAD;
-    }
+    int *all = cfg_zero(s, v.n, sizeof(*all)), largest = 0;
+    if (!all) return FOUND_BAD;
     bool equal = true;
     for (size_t i = 0; i < v.n; i++) {
         number x;
@@ -185,11 +189,8 @@ cfg_found cfg_floats(config_source *s, double **out, int n, const char *hf, cons
                   cfg_name(s, hf, key), n, v.n);
         return FOUND_BAD;
     }
-    double *all = arena_alloc(s->mem, (size_t)n, sizeof(*all));
-    if (!all) {
-        fault_add(&s->faults, "out of memory");
-        return FOUND_BAD;
-    }
+    double *all = cfg_zero(s, (size_t)n, sizeof(*all));
+    if (!all) return FOUND_BAD;
     for (int i = 0; i < n; i++) {
         number x;
         if (!number_at(&v, list ? (size_t)i : 0, &x)) return bad(s, hf, key, "numbers", &v);
@@ -235,11 +236,8 @@ cfg_found cfg_flags(config_source *s, uint8_t **out, const char *hf, const char 
         fault_add(&s->faults, "%s: expected a list of %d, found %zu", cfg_name(s, hf, key), n, v.n);
         return FOUND_BAD;
     }
-    uint8_t *flags = arena_zero(s->mem, v.n, 1);
-    if (!flags) {
-        fault_add(&s->faults, "out of memory");
-        return FOUND_BAD;
-    }
+    uint8_t *flags = cfg_zero(s, v.n, 1);
+    if (!flags) return FOUND_BAD;
     for (size_t i = 0; i < v.n; i++) {
         const json_t *item = v.json ? json_array_get(v.json, i) : NULL;
         number x = { 0 };
@@ -271,7 +269,7 @@ cfg_found cfg_string(config_source *s, const char **out, const char *hf, const c
         return bad(s, hf, key, "a string", &v);
     }
     if (!copy) {
-        fault_add(&s->faults, "out of memory");
+        s->out_of_memory = true;
         return FOUND_BAD;
     }
     *out = copy;
@@ -329,7 +327,7 @@ static const float *factor_list(config_source *s, int *n, const char *key)
         bad(s, key, NULL, "a list of numbers", &v);
         return NULL;
     }
-    float *out = arena_alloc(s->mem, v.n, sizeof(float));
+    float *out = cfg_zero(s, v.n, sizeof(float));
     for (size_t i = 0; out && i < v.n; i++) {
         if (!number_at(&v, i, &x)) {
             bad(s, key, NULL, "a list of numbers", &v);
@@ -371,6 +369,7 @@ static void read_rope_object(config_source *s, rope_spec *r, double *fraction, c
     }
     if (r->scaling != ROPE_PLAIN && factor != FOUND) r->factor = 0; // finish_rope works it out
     if (in.faults.n) fault_add(&s->faults, "%s: %s", where, in.faults.text);
+    s->out_of_memory |= in.out_of_memory;
 }
 
 static void read_rope_json(config_source *s, config *c)
@@ -414,7 +413,7 @@ static const float *factor_tensor(config_source *s, int *n, const char *name)
         fault_add(&s->faults, "tensor '%s': expected one row of f32", name);
         return NULL;
     }
-    float *out = arena_alloc(s->mem, (size_t)t->dims[0], sizeof(float));
+    float *out = cfg_zero(s, (size_t)t->dims[0], sizeof(float));
     if (out) memcpy(out, t->data, (size_t)t->bytes);
     *n = (int)t->dims[0];
     return out;
@@ -470,7 +469,7 @@ static void read_layer_types(config_source *s, config *c)
         fault_add(&s->faults, "layer_types: expected %d entries, found %zu", c->n_layers, v.n);
         return;
     }
-    uint8_t *sliding = arena_zero(s->mem, v.n, 1);
+    uint8_t *sliding = cfg_zero(s, v.n, 1);
     for (size_t i = 0; sliding && i < v.n; i++) {
         const char *name = json_string_value(json_array_get(v.json, i));
         if (name && strcmp(name, "sliding_attention") == 0)
@@ -501,7 +500,7 @@ static void read_pattern_json(config_source *s, config *c)
                   cfg_name(s, key, NULL), kinds);
         return;
     }
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->sliding && i < c->n_layers; i++)
         c->sliding[i] = kinds[(size_t)i % n] == 'L';
 }
@@ -520,7 +519,7 @@ static void read_pattern_gguf(config_source *s, config *c)
         bad(s, NULL, key, "a bool for each layer", &v);
         return;
     }
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->sliding && i < c->n_layers; i++)
         c->sliding[i] = v.gguf->data[i] != 0;
 }
@@ -585,7 +584,7 @@ void config_read(config_source *s, config *c)
 void config_slide_by_pattern(config_source *s, config *c)
 {
     if (c->sliding || c->n_layers < 1) return;
-    c->sliding = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->sliding = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->sliding && i < c->n_layers; i++)
         c->sliding[i] = (i + 1) % c->pattern != 0;
 }
@@ -593,7 +592,7 @@ void config_slide_by_pattern(config_source *s, config *c)
 void config_rotate_sliding(config_source *s, config *c)
 {
     if (!c->sliding || c->n_layers < 1) return;
-    c->no_rope = arena_zero(s->mem, (size_t)c->n_layers, 1);
+    c->no_rope = cfg_zero(s, (size_t)c->n_layers, 1);
     for (int i = 0; c->no_rope && i < c->n_layers; i++)
         c->no_rope[i] = !c->sliding[i];
 }

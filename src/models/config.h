@@ -22,6 +22,7 @@ typedef struct config_source {
     const char *prefix;  // general.architecture
     arena *mem;          // holds arrays and strings
     fault_list faults;
+    bool out_of_memory; // which is no fault of the file
 } config_source;
 
 /* Norms of queries and keys. */
@@ -122,6 +123,8 @@ cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key)
 cfg_found cfg_string(config_source *s, const char **out, const char *hf, const char *key);
 /* A list of n flags, false or true, 0 or 1. */
 cfg_found cfg_flags(config_source *s, uint8_t **out, const char *hf, const char *key, int n);
+/* Zeroed memory that lives as long as the source; NULL sets s->out_of_memory. */
+void *cfg_zero(config_source *s, size_t n, size_t size);
 cfg_found cfg_activation(config_source *s, activation *out, const char *hf);
 /* The name of a setting in this container, for messages: "key 'llama.block_count'", "hidden_size".
  */

@@ -18,11 +18,8 @@ static void read_dense_layers(config_source *s, config *c)
     cfg_int(s, &step, "decoder_sparse_step", "interleave_moe_layer_step", 1, MAX_LAYERS);
     const json_t *list = s->json ? json_object_get(s->json, "mlp_only_layers") : NULL;
     if ((step == 1 && json_array_size(list) == 0) || c->n_layers < 1) return;
-    c->moe.dense = arena_zero(s->mem, (size_t)c->n_layers, 1);
-    if (!c->moe.dense) {
-        fault_add(&s->faults, "out of memory");
-        return;
-    }
+    c->moe.dense = cfg_zero(s, (size_t)c->n_layers, 1);
+    if (!c->moe.dense) return;
     for (int i = 0; i < c->n_layers; i++)
         c->moe.dense[i] = (i + 1) % step != 0;
     for (size_t i = 0; i < json_array_size(list); i++) {

@@ -92,6 +92,7 @@ static infer_status read_config(config *c, const arch **a, config_source *s, inf
     config_read(s, c);
     if ((*a)->read_config) (*a)->read_config(s, c);
     config_check(s, c);
+    if (s->out_of_memory) return error_set(err, INFER_NOMEM, "%s: out of memory", s->path);
     return fault_status(&s->faults, err, INFER_FORMAT, s->path);
 }
 
