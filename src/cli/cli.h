@@ -22,6 +22,8 @@
     X(tokenize)                                                                                    \
     X(inspect)                                                                                     \
     X(eval)                                                                                        \
+    X(quantize)                                                                                    \
+    X(convert)                                                                                     \
     X(perplexity)                                                                                  \
     X(bench)                                                                                       \
     X(doctor)
@@ -66,7 +68,7 @@ typedef struct cli_option {
 } cli_option;
 
 typedef struct cli_args {
-    const char *v[2];
+    const char *v[3];
     int n;
 } cli_args;
 
@@ -74,7 +76,7 @@ typedef struct cli_command cli_command;
 struct cli_command {
     const char *name;
     const char *args;       // "MODEL [PROMPT]"
-    int min_args, max_args; // at most 2
+    int min_args, max_args; // at most 3
     const char *summary;    // one line
     const char *text;       // more for its own help, paragraphs separated by newlines; or NULL
     const cli_option *options;
@@ -135,13 +137,15 @@ int cli_json_print(json_t *root);
 
 /* ---- interrupts ------------------------------------------------------------------------------ */
 
-/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly, and the three
- * standard streams are taken, open or not. */
+/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly, SIGXFSZ is a failed
+ * write, and the three standard streams are taken, open or not. */
 void cli_start(void);
 /* From here on the first Ctrl-C only cancels this work (NULL: back to the start); the second
  * ends. */
 void cli_interrupt_engine(infer_engine *engine);
 void cli_interrupt_session(infer_session *session);
+/* For work that asks cli_interrupted itself. */
+void cli_interrupt_later(bool on);
 bool cli_interrupted(void);
 
 /* ---- models and engines ---------------------------------------------------------------------- */

@@ -324,12 +324,14 @@ int cli_json_print(json_t *root)
 
 static infer_engine *volatile interrupt_engine;
 static infer_session *volatile interrupt_session;
+static volatile sig_atomic_t interrupt_later;
 static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int signal_number)
 {
     (void)signal_number;
-    if (interrupted || (!interrupt_engine && !interrupt_session)) _exit(EXIT_INTERRUPTED);
+    if (interrupted || (!interrupt_engine && !interrupt_session && !interrupt_later))
+        _exit(EXIT_INTERRUPTED);
     interrupted = 1;
     if (interrupt_session) infer_session_cancel(interrupt_session);
     if (interrupt_engine) infer_engine_cancel(interrupt_engine);
@@ -355,8 +357,11 @@ void cli_start(void)
     sigaction(SIGINT, &a, NULL);
     a.sa_handler = on_closed_pipe;
     sigaction(SIGPIPE, &a, NULL);
+    a.sa_handler = SIG_IGN; // a file at the limit of its size is a failed write, told like others
+    sigaction(SIGXFSZ, &a, NULL);
 }
 
 void cli_interrupt_engine(infer_engine *engine) { interrupt_engine = engine; }
 void cli_interrupt_session(infer_session *session) { interrupt_session = session; }
+void cli_interrupt_later(bool on) { interrupt_later = on; }
 bool cli_interrupted(void) { return interrupted; }

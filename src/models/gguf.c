@@ -221,6 +221,7 @@ static infer_status read_values(gguf *g, part *p, cursor *c, uint64_t n)
         int old;
         if ((s = read_name(c, &v.key, MAX_KEY, "key", i)) != INFER_OK) return s;
         if ((s = read_value(g, c, &v)) != INFER_OK) return s;
+        v.size = (size_t)(c->data + c->at - v.data);
         s = names_add(&p->keys, v.key.s, v.key.n, (int)p->n_values, &old);
         if (s == INFER_FORMAT)
             return error_set(c->err, s, "%s: key '%.*s' occurs twice", c->path, shown(v.key),
@@ -559,6 +560,15 @@ bool gguf_broken(const gguf *g)
     for (int i = 0; i < g->n_parts; i++)
         if (map_broken(&g->parts[i].map)) return true;
     return false;
+}
+
+void gguf_release(const gguf *g, const void *from, size_t size)
+{
+    for (int i = 0; i < g->n_parts; i++) {
+        const file_map *m = &g->parts[i].map;
+        uintptr_t at = (uintptr_t)from, lo = (uintptr_t)m->data;
+        if (at >= lo && at < lo + m->size) map_release(m, from, size);
+    }
 }
 
 int gguf_n_values(const gguf *g) { return (int)g->parts[0].n_values; }

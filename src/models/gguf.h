@@ -30,6 +30,7 @@ typedef struct gguf_value {
     gguf_type item;       // of an array
     uint64_t count;       // items of an array, 1 otherwise
     const uint8_t *data;  // little-endian bytes in the map
+    size_t size;          // bytes at data
     const gguf_text *strings; // [count] of an array of strings, made at open; else NULL
 } gguf_value;
 
@@ -51,6 +52,8 @@ const char *gguf_path(const gguf *g);
 int gguf_version(const gguf *g);
 uint64_t gguf_file_bytes(const gguf *g); // all files of the set
 bool gguf_broken(const gguf *g);         // a file shrank under its map
+/* As map_release, for a part of a tensor. */
+void gguf_release(const gguf *g, const void *from, size_t size);
 
 int gguf_n_values(const gguf *g);
 const gguf_value *gguf_value_at(const gguf *g, int i);

@@ -324,6 +324,15 @@ bool st_broken(const safetensors *s)
     return false;
 }
 
+void st_release(const safetensors *s, const void *from, size_t size)
+{
+    for (size_t i = 0; i < s->n_maps; i++) {
+        const file_map *m = &s->maps[i];
+        uintptr_t at = (uintptr_t)from, lo = (uintptr_t)m->data;
+        if (at >= lo && at < lo + m->size) map_release(m, from, size);
+    }
+}
+
 int st_n_tensors(const safetensors *s) { return (int)s->n_tensors; }
 const st_tensor *st_tensor_at(const safetensors *s, int i) { return &s->tensors[i]; }
 

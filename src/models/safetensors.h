@@ -29,6 +29,8 @@ infer_status st_open(safetensors **out, const char *folder, const map_options *o
 void st_close(safetensors *s);
 uint64_t st_file_bytes(const safetensors *s);
 bool st_broken(const safetensors *s);
+/* As map_release, for a part of a tensor. */
+void st_release(const safetensors *s, const void *from, size_t size);
 int st_n_tensors(const safetensors *s);
 const st_tensor *st_tensor_at(const safetensors *s, int i);
 const st_tensor *st_find(const safetensors *s, const char *name);

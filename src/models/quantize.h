@@ -1,0 +1,54 @@
+/*
+ * quantize.h: what is to be written, between those who read a model's files (quantize.c for GGUF,
+ * convert.c for Hugging Face folders) and the loop that makes the rows (quantize.c).
+ */
+#ifndef MODELS_QUANTIZE_H
+#define MODELS_QUANTIZE_H
+
+#include "base/arena.h"
+#include "infer_tools.h"
+#include "models/gguf_write.h"
+#include "models/model.h"
+#include "models/quant_mix.h"
+
+/* A tensor of the output. Its rows come from n_slices matrices [n_rows, n_cols] of the source. */
+typedef struct out_tensor {
+    const char *name;
+    int n_dims;
+    int64_t dims[4]; // fastest first
+    dtype from;
+    const uint8_t *data;          // n_slices 1
+    const uint8_t *const *slices; // [n_slices] otherwise
+    int64_t n_slices, n_rows, n_cols;
+    int permute_heads; // rows of each head: the two halves of rope pairs are interleaved; 0: as
+                       // they are
+    float add;         // to each number
+    bool fixed;        // `to` is given: no mix changes it
+    dtype to;
+    uint64_t bytes;
+} out_tensor;
+
+typedef struct out_model {
+    arena mem;
+    char *path; // of the input
+    gguf *g;    // the input: one of the two
+    infer_model *model;
+    gguf_writer *w; // keys are put as the input is read
+    out_tensor *tensors;
+    size_t n_tensors, cap_tensors;
+    mix_model facts;
+    dtype main_type; // that most bytes of the input's matrices have
+    uint64_t in_bytes;
+    const infer_quantize_options *o;
+} out_model;
+
+/* A zeroed tensor at the end of the list; NULL without memory. */
+out_tensor *out_add(out_model *m, infer_error *err);
+
+/* convert.c: keys and tensors of the folder m->path. */
+infer_status convert_folder(out_model *m, infer_error *err);
+/* Whether the written file says what the folder says, weights aside; refuses naming what differs.
+ */
+infer_status convert_check(const out_model *m, const char *written, infer_error *err);
+
+#endif
