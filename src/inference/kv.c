@@ -46,7 +46,8 @@ infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_mo
         if (plan->kv_source != l) continue;
         // Every sequence may hold one tile that is partly filled, and a copy while it is shared.
         long long full = (long long)tiles_for(n_tokens) + max_sequences;
-        long long windowed = (long long)max_sequences * (tiles_for(plan->window + max_rows) + 2);
+        int window = plan->window < n_ctx ? plan->window : n_ctx;
+        long long windowed = (long long)max_sequences * (tiles_for(window + max_rows) + 2);
         long long n = plan->window && windowed < full ? windowed : full;
         if (n > INT32_MAX) return error_set(err, INFER_LIMIT, "kv cache: %lld tiles are too many", n);
         infer_status st = pool_open(c, &c->pools[l], plan, (int)n, err);

@@ -357,7 +357,7 @@ static void read_global_heads(config_source *s, config *c)
     if (!c->head_dim_of || !kv) return;
     for (int i = 0; i < n; i++) {
         c->head_dim_of[i] = c->sliding[i] ? local : global;
-        kv[i] = c->n_kv_heads_of ? c->n_kv_heads_of[i] : c->n_kv_heads;
+        kv[i] = c->n_kv_heads_of ? c->n_kv_heads_of[i] : c->n_kv_heads ? c->n_kv_heads : c->n_heads;
         if (!c->sliding[i] && kv_heads && k_is_v) kv[i] = kv_heads;
     }
     c->n_kv_heads_of = kv;

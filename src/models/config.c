@@ -642,11 +642,16 @@ void config_check(config_source *s, config *c)
     if (s->faults.n) return; // what follows divides by these
 
     for (int i = 0; c->n_kv_heads_of && i < c->n_layers; i++)
-        if (c->n_heads % c->n_kv_heads_of[i]) c->n_kv_heads = c->n_kv_heads_of[i]; // told below
-    if (c->n_heads % c->n_kv_heads)
+        if (c->n_kv_heads_of[i] < 1 || c->n_heads % c->n_kv_heads_of[i])
+            c->n_kv_heads = c->n_kv_heads_of[i]; // told below
+    if (c->n_kv_heads < 1 || c->n_heads % c->n_kv_heads)
         fault_add(&s->faults, "%s %d is no multiple of %s %d",
                   cfg_name(s, "num_attention_heads", "attention.head_count"), c->n_heads,
                   cfg_name(s, "num_key_value_heads", "attention.head_count_kv"), c->n_kv_heads);
+    for (int i = 0; c->kv_source && c->head_dim_of && i < c->n_layers; i++)
+        if (c->head_dim_of[i] != c->head_dim_of[c->kv_source[i]])
+            fault_add(&s->faults, "layer %d has heads of %d, the keys it uses of layer %d are of %d", i,
+                      c->head_dim_of[i], c->kv_source[i], c->head_dim_of[c->kv_source[i]]);
     if (c->head_dim == 0) {
         if (c->d_model % c->n_heads)
             fault_add(&s->faults, "%s %d is no multiple of %s %d",

@@ -140,6 +140,7 @@ def test_wrong_settings_of_experts(tmp_path, change, said):
     ({"num_kv_shared_layers": 4}, "num_kv_shared_layers 4: layer 2 has no earlier layer of its kind"),
     ({"num_kv_shared_layers": 7}, "num_kv_shared_layers: expected 0 to 6, found 7"),
     ({"global_head_dim": 24}, "q_proj.weight': expected [96, 64], found [128, 64]"),
+    ({"per_layer_config": {"5": {"head_dim": 24}}}, "layer 5 has heads of 24, the keys it uses of layer 2 are of 32"),
     ({"hidden_size_per_layer_input": 4}, "embed_tokens_per_layer.weight': expected [any, 24], found [320, 48]"),
     ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention: 'all' is not supported"),
 ])
