@@ -20,6 +20,7 @@
     X(run)                                                                                         \
     X(predict)                                                                                     \
     X(tokenize)                                                                                    \
+    X(template)                                                                                    \
     X(inspect)                                                                                     \
     X(eval)                                                                                        \
     X(quantize)                                                                                    \
@@ -121,6 +122,8 @@ const char *cli_bold(FILE *f);
 const char *cli_plain(FILE *f);
 /* At most max columns of s (0: all), control characters written as escapes, "…" where it is cut. */
 void cli_put_text(FILE *f, const char *s, size_t n, int max);
+/* A line for each id: the id, its piece, whether it is special. */
+void cli_put_ids(const infer_tokenizer *tok, const int32_t *ids, size_t n);
 /* "241.4 MB". The buffer is the caller's. */
 const char *cli_bytes(char out[32], uint64_t bytes);
 /* One line of progress on standard error, replaced by the next; silent where it is no terminal. */
@@ -189,6 +192,12 @@ int cli_model_path(char **path, const char *name);
 int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
 /* The model's tokenizer; NULL after a message where it has none. */
 const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name);
+/* The chat template of --chat-template (`given`: text or file) or, where that is NULL, tok's own.
+ * Returns an exit code. */
+int cli_template_open(infer_template **out, const infer_tokenizer *tok, const char *given,
+                      const char *name);
+/* A template file's text; the caller's (mem_free). Returns an exit code. */
+int cli_template_source(char **source, const char *path);
 /* Feeds ids in steps of at most max_rows and wants the last one's logits; they are row *last_row of
  * the last step. */
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,

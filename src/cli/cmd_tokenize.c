@@ -111,12 +111,7 @@ static int show_ids(const infer_tokenizer *tok, const tokenize_options *o, const
     int32_t *ids;
     size_t n;
     if (infer_tokenize(tok, &ids, &n, text, n_text, &to, &err)) return cli_fail(&err);
-    for (size_t i = 0; i < n; i++) {
-        const char *piece = infer_token_text(tok, ids[i]);
-        printf("%8d  ", (int)ids[i]);
-        if (piece) cli_put_text(stdout, piece, strlen(piece), 60);
-        puts(infer_token_is_special(tok, ids[i]) ? "  (special)" : "");
-    }
+    cli_put_ids(tok, ids, n);
     infer_free(ids);
     return EXIT_DONE;
 }

@@ -231,6 +231,16 @@ void cli_put_text(FILE *f, const char *s, size_t n, int max)
     }
 }
 
+void cli_put_ids(const infer_tokenizer *tok, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *piece = infer_token_text(tok, ids[i]);
+        printf("%8d  ", (int)ids[i]);
+        if (piece) cli_put_text(stdout, piece, strlen(piece), 60);
+        puts(infer_token_is_special(tok, ids[i]) ? "  (special)" : "");
+    }
+}
+
 const char *cli_bytes(char out[32], uint64_t bytes)
 {
     static const char *const unit[] = { "kB", "MB", "GB", "TB" };

@@ -64,7 +64,8 @@ static infer_status read_request(json_t **root, chat_request *q, struct tm *tm, 
 {
     json_error_t at;
     *root = json_loadb(context, n, JSON_ALLOW_NUL, &at);
-    if (!*root) return error_set(err, INFER_ARGUMENT, "context: %s", at.text);
+    if (!*root)
+        return error_set(err, INFER_ARGUMENT, "context: column %d: %s", at.column, at.text);
     if (!json_is_object(*root)) {
         json_decref(*root);
         *root = NULL;
