@@ -102,7 +102,7 @@ static int read_prompt(const infer_model *model, const char *name, const eval_op
     const infer_tokenizer *tok = cli_tokenizer(model, name);
     if (!tok) return EXIT_FAILED;
     int32_t *made;
-    if (infer_tokenize(tok, &made, n, o->prompt, strlen(o->prompt), NULL, &err))
+    if (cli_prompt_ids(tok, &made, n, o->prompt, strlen(o->prompt), &err))
         return cli_fail(&err);
     *ids = mem_alloc(*n + 1, sizeof **ids);
     if (*ids) memcpy(*ids, made, *n * sizeof **ids);

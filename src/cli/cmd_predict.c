@@ -98,7 +98,7 @@ static int predict(const infer_model *model, const predict_options *o, const inf
     infer_engine_options eo = cli_engine_options(&o->engine);
     eo.n_ctx = o->ctx;
     eo.max_sequences = 1;
-    if (infer_tokenize(tok, &ids, &n, prompt, n_prompt, NULL, &err)) goto failed;
+    if (cli_prompt_ids(tok, &ids, &n, prompt, n_prompt, &err)) goto failed;
     if (!n) {
         code = cli_error(EXIT_USAGE, "predict: the prompt is empty and the model has no BOS token");
         goto end;

@@ -175,7 +175,7 @@ static infer_status feed(infer_session *session, const infer_tokenizer *tok, con
 {
     int32_t *ids;
     size_t n_ids;
-    if (infer_tokenize(tok, &ids, &n_ids, prompt, n, NULL, err)) return err->code;
+    if (cli_prompt_ids(tok, &ids, &n_ids, prompt, n, err)) return err->code;
     infer_status st = infer_session_prompt_ids(session, ids, n_ids, err);
     infer_free(ids);
     return st;

@@ -144,6 +144,28 @@ const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name)
     return tok;
 }
 
+static bool adds_bos(const infer_tokenizer *tok)
+{
+    int32_t *ids, bos = infer_token_bos(tok);
+    size_t n;
+    if (bos < 0 || infer_tokenize(tok, &ids, &n, "", 0, NULL, NULL)) return false;
+    bool adds = n && ids[0] == bos;
+    infer_free(ids);
+    return adds;
+}
+
+infer_status cli_prompt_ids(const infer_tokenizer *tok, int32_t **ids, size_t *n_ids,
+                            const char *text, size_t n, infer_error *err)
+{
+    infer_status st = infer_tokenize(tok, ids, n_ids, text, n, NULL, err);
+    int32_t bos = infer_token_bos(tok), *v = *ids;
+    if (st || *n_ids < 2 || v[0] != bos || v[1] != bos || !adds_bos(tok)) return st;
+    cli_warn("the prompt begins with %s, which is added anyway: one is kept",
+             infer_token_text(tok, bos));
+    memmove(v, v + 1, --*n_ids * sizeof *v);
+    return INFER_OK;
+}
+
 /* ---- engines --------------------------------------------------------------------------------- */
 
 static int check_level(const cli_command *c, const char *level, const char *from)

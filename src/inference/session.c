@@ -218,6 +218,13 @@ infer_status infer_session_prompt(infer_session *s, const char *text, infer_erro
     size_t n = 0;
     tok_options o = {.no_special = s->seq->kv.length > 0};
     infer_status st = tok_encode(s->model->tok, &ids, &n, text, strlen(text), &o, err);
+    int32_t bos = tok_bos(s->model->tok);
+    if (!st && !o.no_special && tok_adds_bos(s->model->tok) && n > 1 && ids[0] == bos &&
+        ids[1] == bos) { // twice would move every position by one
+        log_line(&s->o.log, INFER_LOG_WARN, "the prompt begins with %s, which is added anyway: one is kept",
+                 tok_token(s->model->tok, bos, NULL));
+        memmove(ids, ids + 1, --n * sizeof *ids);
+    }
     // An empty prompt begins a text: the model's BOS alone, where it has one.
     if (!st) st = infer_session_prompt_ids(s, ids, n, err);
     mem_free(ids);

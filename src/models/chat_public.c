@@ -97,10 +97,11 @@ infer_status infer_template_render(const infer_template *t, char **text, size_t 
     st = chat_render(inner(t), &out, &q, err);
     json_decref(root);
     if (st) return st;
-    *text = mem_strndup(out.s, out.n);
+    *text = out.s; // allocated as infer_free expects
     *n_text = out.n;
+    out.s = NULL;
     jinja_text_free(&out);
-    return *text ? error_clear(err) : error_set(err, INFER_NOMEM, "chat template: out of memory");
+    return error_clear(err);
 }
 
 infer_status infer_template_ids(const infer_template *t, int32_t **ids, size_t *n_ids,
