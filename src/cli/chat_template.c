@@ -50,8 +50,10 @@ int cli_template_open(infer_template **out, const infer_tokenizer *tok, const ch
     mem_free(source);
     if (!st) return EXIT_DONE;
     if (st == INFER_NOT_FOUND)
-        return cli_error(EXIT_FAILED, "%s: has no chat template: give one with --chat-template "
-                         "TEXT or FILE", name);
+        return cli_error(EXIT_FAILED,
+                         "%s: has no chat template: give one with --chat-template "
+                         "TEXT or FILE",
+                         name);
     error_prefix(&err, "%s", given ? "--chat-template" : name);
     return cli_error(EXIT_FAILED, "%s", err.msg);
 }

@@ -192,8 +192,8 @@ int cli_model_path(char **path, const char *name);
 int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
 /* The model's tokenizer; NULL after a message where it has none. */
 const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name);
-/* A prompt's ids as infer_tokenize gives them, but with one BOS where the text begins with the one that
- * the tokenizer adds (a warning tells). *ids is the caller's (infer_free). */
+/* A prompt's ids as infer_tokenize gives them, but with one BOS where the text begins with the one
+ * that the tokenizer adds (a warning tells). *ids is the caller's (infer_free). */
 infer_status cli_prompt_ids(const infer_tokenizer *tok, int32_t **ids, size_t *n_ids,
                             const char *text, size_t n, infer_error *err);
 /* The chat template of --chat-template (`given`: text or file) or, where that is NULL, tok's own.

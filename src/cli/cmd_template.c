@@ -106,8 +106,8 @@ static int filter_lines(const work *w)
 
 static int add_message(json_t *list, const char *role, const char *text, size_t n)
 {
-    return json_array_append_new(list, json_pack("{s:s,s:o}", "role", role, "content",
-                                                 json_stringn(text, n)));
+    return json_array_append_new(
+        list, json_pack("{s:s,s:o}", "role", role, "content", json_stringn(text, n)));
 }
 
 // The conversation's beginning as a context; NULL where the text is not UTF-8.
@@ -199,8 +199,10 @@ static int open_template(work *w, const char *name)
         if (w->o->given)
             return cli_usage(&cmd_template, "--chat-template: %s is a template already", name);
         if (w->o->ids)
-            return cli_usage(&cmd_template, "--ids: %s has no tokenizer: name a model and give the "
-                             "file with --chat-template", name);
+            return cli_usage(&cmd_template,
+                             "--ids: %s has no tokenizer: name a model and give the "
+                             "file with --chat-template",
+                             name);
         if ((code = cli_template_source(&source, name))) return code;
         if (infer_template_new(&w->t, NULL, source, &err))
             code = cli_error(EXIT_FAILED, "%s: %s", name, err.msg);
@@ -224,7 +226,7 @@ static int run(int argc, char **argv)
         return cli_usage(&cmd_template, "--json reads standard input, found the argument '%.40s'",
                          args.v[1]);
     if (o.json && o.system)
-        return cli_usage(&cmd_template, "--system: not with --json, whose objects hold all messages");
+        return cli_usage(&cmd_template, "--system: not with --json, whose lines hold it");
     if ((code = check_time(o.now))) return code;
     code = open_template(&w, args.v[0]);
     if (!code) code = o.json ? filter_lines(&w) : show(&w, args.v[1]);
@@ -240,8 +242,9 @@ const cli_command cmd_template = {
     .max_args = 2,
     .summary = "what the chat template makes of messages",
     .text =
-        "MODEL_OR_FILE is a model, a folder with only a tokenizer, or a template file (.jinja). TEXT "
-        "is one user message; without it, it is read from standard input, less one final newline. "
+        "MODEL_OR_FILE is a model, a folder with only a tokenizer, or a template file (.jinja). "
+        "TEXT is one user message; without it, it is read from standard input, less one final "
+        "newline. "
         "The prompt is shown as it would be fed, up to where the answer begins.",
     .options = options,
     .run = run,
