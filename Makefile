@@ -7,7 +7,7 @@ KERNEL_OPT ?= -O3
 PREFIX  ?= /usr/local
 CSTD     = -std=c11 -D_GNU_SOURCE
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(WERROR)
-PKGS     = jansson libpcre2-8 libutf8proc
+PKGS     = jansson libcurl libpcre2-8 libutf8proc
 CFLAGS  += $(CSTD) $(OPT) -g $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC -pthread -MMD -MP \
            -Iinclude -Isrc $(shell pkg-config --cflags $(PKGS)) $(EXTRA)
 LDLIBS  += $(shell pkg-config --libs $(PKGS)) -lm -pthread
@@ -58,6 +58,7 @@ $(BUILD)/libinfer.a: $(LIB_OBJ)
 $(BUILD)/libinfer.so: $(LIB_OBJ)
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -o $@ $^ $(LDLIBS)
 
+# libcurl is named as a library: as a package it would ask for the static libraries of all that it uses
 D = $(DESTDIR)$(PREFIX)
 install: all lib ## headers, libraries, program and infer.pc to PREFIX (below DESTDIR)
 	install -d $(D)/bin $(D)/include $(D)/lib/pkgconfig
@@ -69,7 +70,8 @@ install: all lib ## headers, libraries, program and infer.pc to PREFIX (below DE
 	ln -sf $(SONAME) $(D)/lib/libinfer.so
 	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' 'libdir=$${prefix}/lib' '' 'Name: infer' \
 	  'Description: transformer inference engine' 'Version: $(VERSION)' 'Cflags: -I$${includedir}' \
-	  'Libs: -L$${libdir} -linfer' 'Libs.private: -lm -pthread' 'Requires.private: $(PKGS)' >$(D)/lib/pkgconfig/infer.pc
+	  'Libs: -L$${libdir} -linfer' 'Libs.private: $(shell pkg-config --libs libcurl) -lm -pthread' \
+	  'Requires.private: $(filter-out libcurl,$(PKGS))' >$(D)/lib/pkgconfig/infer.pc
 
 # ---- tests. Each program runs under scripts/tally, which counts what passed and shows what failed.
 TALLY   = scripts/tally

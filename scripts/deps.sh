@@ -31,6 +31,7 @@ need pkg-config have pkg-config
 need libjansson-dev lib jansson
 need libpcre2-dev lib libpcre2-8
 need libutf8proc-dev lib libutf8proc
+need libcurl4-openssl-dev lib libcurl
 need python3-venv python3 -c 'import ensurepip, venv'
 if [ "$mode" = check ]; then
     need git have git

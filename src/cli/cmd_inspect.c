@@ -231,33 +231,39 @@ static int print_json(const findings *f, const char *path)
     return cli_json_print(root);
 }
 
+int cli_inspect(const char *path, bool json, bool all, bool brief)
+{
+    infer_file *file;
+    infer_error err = { 0 };
+    int code = EXIT_DONE;
+    if (infer_file_open(&file, path, &err)) return cli_fail(&err);
+    findings f = { .file = file };
+    sum_types(&f);
+    ask_model(&f, path);
+    if (json) {
+        code = print_json(&f, path);
+    } else {
+        print_summary(&f, path);
+        if (!brief) {
+            print_types(&f);
+            print_metadata(&f, all);
+            print_tensors(&f);
+        }
+    }
+    infer_model_close(f.model);
+    infer_file_close(file);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     inspect_options o = { 0 };
     cli_args args;
     int code;
-    if (!cli_parse(&cmd_inspect, &o, &args, argc, argv, &code)) return code;
     char *path;
+    if (!cli_parse(&cmd_inspect, &o, &args, argc, argv, &code)) return code;
     if ((code = cli_model_path(&path, args.v[0]))) return code;
-    infer_file *file;
-    infer_error err = { 0 };
-    if (infer_file_open(&file, path, &err)) {
-        code = cli_fail(&err);
-    } else {
-        findings f = { .file = file };
-        sum_types(&f);
-        ask_model(&f, path);
-        if (o.json) {
-            code = print_json(&f, path);
-        } else {
-            print_summary(&f, path);
-            print_types(&f);
-            print_metadata(&f, o.all);
-            print_tensors(&f);
-        }
-        infer_model_close(f.model);
-        infer_file_close(file);
-    }
+    code = cli_inspect(path, o.json, o.all, false);
     mem_free(path);
     return code;
 }

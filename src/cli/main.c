@@ -24,10 +24,12 @@ static void help_all(FILE *f)
     fputc('\n', f);
     cli_wrap(f, 0, 0,
              "MODEL is a GGUF file (or the first of a split set), a Hugging Face folder, a name in "
-             "the local store, or 'default'.\n"
+             "the local store, owner/name or hf://owner/name[@revision][:file] (fetched where it "
+             "is neither in the store nor in the Hugging Face cache), or 'default'.\n"
              "'infer COMMAND --help' shows the options of one command.\n\n"
              "Exit codes: 0 done, 1 the work failed, 2 wrong usage, 130 after Ctrl-C.\n"
-             "Environment: INFER_CPU (as --cpu), INFER_HOME (the store's folder), NO_COLOR.");
+             "Environment: INFER_CPU (as --cpu), INFER_HOME (the store's folder), HF_TOKEN, "
+             "HF_ENDPOINT, HF_HOME, NO_COLOR.");
 }
 
 static const cli_command *find_command(const char *name)

@@ -14,19 +14,7 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 
-#define DEFAULT_FILE "gemma-3-270m-q4_k_m.gguf"
-
 /* ---- names ----------------------------------------------------------------------------------- */
-
-// ${INFER_HOME:-${XDG_DATA_HOME:-~/.local/share}/infer}/models
-static char *store_folder(arena *a)
-{
-    const char *home = getenv("INFER_HOME"), *data = getenv("XDG_DATA_HOME");
-    if (home && *home) return arena_printf(a, "%s/models", home);
-    if (data && *data) return arena_printf(a, "%s/infer/models", data);
-    home = getenv("HOME");
-    return arena_printf(a, "%s/.local/share/infer/models", home ? home : "");
-}
 
 #define MAX_NAMES 512
 typedef struct name_list {
@@ -76,31 +64,60 @@ static int not_found(arena *a, const char *name, const char *store)
     return cli_error(EXIT_FAILED, "%s: no such file, folder or model in %s", name, store);
 }
 
-// The path that a name leads to, or NULL with *code set after a message.
-static const char *find_model(arena *a, const char *name, int *code)
+// A name without hf:// that is rather a path which is not there.
+static bool looks_like_path(const char *name)
 {
-    const char *store = store_folder(a), *path;
+    char first[128];
+    size_t n = strcspn(name, "/");
+    if (!strncmp(name, "hf://", 5)) return false;
+    if (!strchr(name, ':') && (ends_with(name, ".gguf") || ends_with(name, ".safetensors")))
+        return true;
+    snprintf(first, sizeof first, "%.*s", n < 127 ? (int)n : 127, name);
+    return dir_exists(first);
+}
+
+// In the store or the cache, else from the hub where the name may be one of it. NULL with *code set,
+// or with EXIT_DONE where the name says nothing to them.
+static const char *find_on_hub(arena *a, const char *name, bool fetch, int *code)
+{
+    infer_hub_options o = cli_hub_options(a);
+    infer_error err = { 0 };
+    char *found = NULL;
+    *code = EXIT_DONE;
+    infer_status s = infer_store_find(&found, name, &o, &err);
+    if (s == INFER_NOT_FOUND && fetch && infer_hub_is_name(name) && !looks_like_path(name)) {
+        fprintf(stderr, "%s is not here: fetching it\n", name);
+        *code = cli_pull(&found, name, o, false);
+    } else if (s && s != INFER_NOT_FOUND) {
+        *code = cli_fail(&err);
+    } else if (s && !strncmp(name, "hf://", 5)) {
+        *code = infer_hub_is_name(name)
+                    ? cli_fail(&err)
+                    : cli_error(EXIT_USAGE, "%s: expected hf://owner/name[@revision][:file]", name);
+    }
+    const char *path = found ? arena_strndup(a, found, strlen(found)) : NULL;
+    if (found && !path) *code = cli_error(EXIT_FAILED, "%s: out of memory", name);
+    infer_free(found);
+    return path;
+}
+
+// The path that a name leads to, or NULL with *code set after a message.
+static const char *find_model(arena *a, const char *name, bool fetch, int *code)
+{
+    const char *store = cli_home(a, "models"), *path;
+    const cli_bundle *b = cli_bundle_find(name);
+    struct stat st;
     if (!*name) {
         *code = cli_error(EXIT_USAGE, "MODEL is empty");
         return NULL;
     }
-    if (!strncmp(name, "hf://", 5)) {
-        *code = cli_error(EXIT_FAILED,
-                          "%s: models from the hub are not supported yet, download "
-                          "the files and give their path",
+    if (b && (!strcmp(name, "default") || stat(name, &st))) {
+        path = arena_printf(a, "%s/%s", store, b->file);
+        if (path && file_exists(path)) return path;
+        *code = cli_error(EXIT_FAILED, "%s: %s is missing: 'infer pull %s' fetches it", name, path,
                           name);
         return NULL;
     }
-    if (!strcmp(name, "default")) {
-        path = arena_printf(a, "%s/%s", store, DEFAULT_FILE);
-        if (path && file_exists(path)) return path;
-        *code = cli_error(EXIT_FAILED,
-                          "default: %s is missing: ./run or scripts/fetch_model.sh "
-                          "fetches it",
-                          path);
-        return NULL;
-    }
-    struct stat st;
     if (!stat(name, &st)) return name;
     if (errno != ENOENT && errno != ENOTDIR) {
         *code = cli_error(EXIT_FAILED, "%s: %s", name, strerror(errno));
@@ -110,20 +127,24 @@ static const char *find_model(arena *a, const char *name, int *code)
     if (path && !strstr(name, "..") && !stat(path, &st)) return path;
     path = arena_printf(a, "%s/%s.gguf", store, name);
     if (path && !strstr(name, "..") && !stat(path, &st)) return path;
-    *code = not_found(a, name, store);
-    return NULL;
+    path = find_on_hub(a, name, fetch, code);
+    if (!path && !*code) *code = not_found(a, name, store);
+    return path;
 }
 
-int cli_model_path(char **path, const char *name)
+static int model_path(char **path, const char *name, bool fetch)
 {
     arena a = { 0 };
     int code = EXIT_FAILED;
-    const char *found = find_model(&a, name, &code);
+    const char *found = find_model(&a, name, fetch, &code);
     *path = found ? mem_strdup(found) : NULL;
     if (found && !*path) code = cli_error(EXIT_FAILED, "%s: out of memory", name);
     arena_free(&a);
     return *path ? EXIT_DONE : code;
 }
+
+int cli_model_path(char **path, const char *name) { return model_path(path, name, true); }
+int cli_model_find(char **path, const char *name) { return model_path(path, name, false); }
 
 int cli_model_open(infer_model **model, const char *name, const cli_engine *e)
 {
