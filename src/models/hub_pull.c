@@ -771,6 +771,7 @@ static infer_status transfer_all(pull *p)
         if (!p->t[i].easy) return no_memory(p);
     }
     p->progress.phase = INFER_PULL_FETCH;
+    if (!alive(p)) return cancelled(p);
     while (!settle(p) && !start_all(p, &active, &waiting) && active) {
         p->progress.phase = waiting > 0 ? INFER_PULL_WAIT : INFER_PULL_FETCH;
         for (int i = p->n_connections - 1; i >= 0; i--)
@@ -780,6 +781,7 @@ static infer_status transfer_all(pull *p)
         if (!alive(p)) return cancelled(p);
         curl_multi_poll(p->multi, NULL, 0, 100, NULL);
     }
+    if (!p->status && !alive(p)) cancelled(p); // told that all is there
     return p->status;
 }
 

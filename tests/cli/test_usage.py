@@ -11,7 +11,7 @@ import pytest
 
 from conftest import GGUF, GREEDY, INFER, PROMPT, ST, infer, refused
 
-COMMANDS = ["run", "predict", "tokenize", "inspect", "eval", "perplexity", "bench", "doctor"]
+COMMANDS = ["run", "predict", "tokenize", "pull", "list", "show", "rm", "inspect", "eval", "perplexity", "bench", "doctor"]
 
 
 def test_help_lists_every_command_within_80_columns():
@@ -85,7 +85,7 @@ def test_names_of_models(tmp_path):
     store = tmp_path / "models"
     store.mkdir()
     env = {"INFER_HOME": str(tmp_path)}
-    refused(infer("run", "default", "x", env=env), "gemma-3-270m-q4_k_m.gguf", "fetch_model.sh", rc=1)
+    refused(infer("run", "default", "x", env=env), "gemma-3-270m-q4_k_m.gguf", "infer pull default", rc=1)
     shutil.copy(GGUF, store / "tiny.gguf")
     for name in ("tiny", "tiny.gguf"):
         r = infer("run", name, PROMPT, "-n", 8, env=env)
@@ -93,7 +93,7 @@ def test_names_of_models(tmp_path):
     refused(infer("run", "tinny", "x", env=env), "tinny", "tiny.gguf", rc=1)
     refused(infer("run", "qqqqqqqqqqq", "x", env=env), "qqqqqqqqqqq", rc=1)
     refused(infer("run", str(store / "tinx.gguf"), "x", env=env), "tiny.gguf", rc=1)
-    refused(infer("run", "hf://owner/name", "x", env=env), "hf://owner/name", "not supported yet", rc=1)
+    refused(infer("run", "hf://word", "x", env=env), "hf://word", "owner/name")
     refused(infer("run", "", "x", env=env), "MODEL", rc=2)
     shutil.copy(GGUF, store / "gemma-3-270m-q4_k_m.gguf")
     assert infer("run", "default", PROMPT, "-n", 8, env=env).text == GREEDY
