@@ -1,6 +1,6 @@
 /*
- * infer_tools.h: what surrounds running a model: making model files (safetensors to GGUF, GGUF to GGUF
- * in another format), and the local store with the hub that it is filled from.
+ * infer_tools.h: what surrounds running a model: making model files (safetensors to GGUF, GGUF to
+ * GGUF in another format), and the local store with the hub that it is filled from.
  *
  * The conventions are infer.h's.
  */
@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* ---- making files ----------------------------------------------------------------------------- */
+/* ---- making files ---------------------------------------------------------------------------- */
 
 /* The target types, "Q4_K_M"; NULL past the last. A type is a choice of format for each tensor: most
  * have the one they are named after, some that matter more have more bits. *summary may be NULL. */
@@ -62,22 +62,22 @@ INFER_API infer_status infer_quantize(const char *in, const char *out,
 
 /* ---- the store and the hub ---------------------------------------------------------------------
  *
- * Names are owner/name[@revision][:file], with or without hf:// in front; `file` is a file's path in
- * the repository or a part of its name that only one model has ("Q4_K_M").
+ * Names are owner/name[@revision][:file], with or without hf:// in front; `file` is a file's path
+ * in the repository or a part of its name that only one model has ("Q4_K_M").
  */
 
 typedef enum infer_pull_phase {
-    INFER_PULL_WAIT,  // another pull of the same repository, or a server that asked for patience
+    INFER_PULL_WAIT, // another pull of the same repository, or a server that asked for patience
     INFER_PULL_FETCH,
     INFER_PULL_CHECK, // computing checksums of what has arrived
 } infer_pull_phase;
 
 typedef struct infer_pull_progress {
     infer_pull_phase phase;
-    const char *file;      // that is worked on, or NULL
+    const char *file; // that is worked on, or NULL
     int n_files;
-    uint64_t total, done;  // bytes of all files
-    uint64_t resumed;      // of done: were there at the start
+    uint64_t total, done; // bytes of all files
+    uint64_t resumed;     // of done: were there at the start
 } infer_pull_progress;
 /* Called several times a second on the caller's thread. False ends the pull: INFER_CANCELLED. */
 typedef bool infer_pull_progress_fn(const infer_pull_progress *progress, void *user);
@@ -102,16 +102,16 @@ INFER_API bool infer_hub_is_name(const char *name);
  * Fetches a model into the store: a GGUF file with all parts of its split set, or a folder of
  * safetensors with configuration and tokenizer. What an earlier pull left is gone on with; what is
  * whole is not fetched again; sizes and checksums are the hub's. *path is the file or folder, freed
- * with infer_free. After a failure or a cancelled pull, what has arrived stays for the next one, but a
- * file whose checksum is wrong is deleted. The store must be given.
+ * with infer_free. After a failure or a cancelled pull, what has arrived stays for the next one,
+ * but a file whose checksum is wrong is deleted. The store must be given.
  */
 INFER_API infer_status infer_pull(char **path, const char *name, const infer_hub_options *options,
                                   infer_error *err);
 
 /*
- * Where a name leads in the store, else in the cache: *path is freed with infer_free. Also takes the
- * name of a file alone where only one pulled model has it. INFER_NOT_FOUND; INFER_ARGUMENT where
- * several fit, listing them.
+ * Where a name leads in the store, else in the cache: *path is freed with infer_free. Also takes
+ * the name of a file alone where only one pulled model has it. INFER_NOT_FOUND; INFER_ARGUMENT
+ * where several fit, listing them.
  */
 INFER_API infer_status infer_store_find(char **path, const char *name,
                                         const infer_hub_options *options, infer_error *err);
@@ -122,9 +122,9 @@ typedef struct infer_store_entry {
     const char *path;     // the file or folder
     const char *revision; // that was asked for, "main"
     const char *commit;
-    uint64_t bytes;       // when whole
-    int64_t when;         // it was pulled, seconds since 1970
-    bool complete;        // false: a pull that was interrupted
+    uint64_t bytes; // when whole
+    int64_t when;   // it was pulled, seconds since 1970
+    bool complete;  // false: a pull that was interrupted
 } infer_store_entry;
 /* The models of the store as they are now, by name. Strings live as long as the handle. */
 INFER_API infer_status infer_store_open(infer_store **out, const infer_hub_options *options,
@@ -133,8 +133,8 @@ INFER_API void infer_store_close(infer_store *store);
 INFER_API int infer_store_count(const infer_store *store);
 INFER_API infer_store_entry infer_store_get(const infer_store *store, int i);
 
-/* Deletes a model, or all of owner/name where no file is named; *freed in bytes may be NULL. Refused
- * while it is being pulled. */
+/* Deletes a model, or all of owner/name where no file is named; *freed in bytes may be NULL.
+ * Refused while it is being pulled. */
 INFER_API infer_status infer_store_remove(uint64_t *freed, const char *name,
                                           const infer_hub_options *options, infer_error *err);
 

@@ -25,8 +25,8 @@ static void load_words(uint32_t *w, const uint8_t *p)
 
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                           \
     do {                                                                                           \
-        uint32_t t = h + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) + (g ^ (e & (f ^ g))) +          \
-                     k256[i] + w[i];                                                               \
+        uint32_t t =                                                                               \
+            h + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) + (g ^ (e & (f ^ g))) + k256[i] + w[i];   \
         d += t;                                                                                    \
         h = t + (rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22)) + ((a & b) | (c & (a | b)));              \
     } while (0)

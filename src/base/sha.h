@@ -1,6 +1,6 @@
 /*
- * sha.h: SHA-256 and SHA-1 (FIPS 180-4) over data that comes in pieces. SHA-1 only names git objects
- * here, as hubs do for small files; it proves nothing against an attacker.
+ * sha.h: SHA-256 and SHA-1 (FIPS 180-4) over data that comes in pieces. SHA-1 only names git
+ * objects here, as hubs do for small files; it proves nothing against an attacker.
  */
 #ifndef BASE_SHA_H
 #define BASE_SHA_H

@@ -161,8 +161,16 @@ static int run_python(fetch *f, char **argv, const char *what)
 
 static int download(fetch *f)
 {
-    char *argv[32] = { (char *)f->python, "-m", "pip", "download", "--no-deps", "--no-cache-dir",
-                       "--only-binary=:all:", "--disable-pip-version-check", "--dest", f->temp };
+    char *argv[32] = { (char *)f->python,
+                       "-m",
+                       "pip",
+                       "download",
+                       "--no-deps",
+                       "--no-cache-dir",
+                       "--only-binary=:all:",
+                       "--disable-pip-version-check",
+                       "--dest",
+                       f->temp };
     int n = 10;
     if (f->quiet || !isatty(STDERR_FILENO)) argv[n++] = "--quiet";
     for (const char *const *p = f->b->packages; *p && n < COUNT_OF(argv) - 1; p++)
@@ -239,8 +247,7 @@ static int join(fetch *f, pieces *p)
     char *whole = arena_printf(&f->a, "%s/%s", f->temp, f->b->file), hex[65];
     sha_state s;
     if (!whole) return out_of_memory(f);
-    if (!p->n)
-        return cli_error(EXIT_FAILED, "%s: the packages have no %s", f->b->name, f->b->file);
+    if (!p->n) return cli_error(EXIT_FAILED, "%s: the packages have no %s", f->b->name, f->b->file);
     qsort(p->v, (size_t)p->n, sizeof *p->v, by_last_part);
     int out = open(whole, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (out < 0) return system_error(whole);
@@ -274,8 +281,10 @@ static void remove_tree(const char *folder, int depth)
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         if (lstat(path, &st)) continue;
-        if (!S_ISDIR(st.st_mode)) unlink(path);
-        else if (depth > 0) remove_tree(path, depth - 1);
+        if (!S_ISDIR(st.st_mode))
+            unlink(path);
+        else if (depth > 0)
+            remove_tree(path, depth - 1);
     }
     if (d) closedir(d);
     rmdir(folder);

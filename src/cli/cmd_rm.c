@@ -51,7 +51,8 @@ static int run(int argc, char **argv)
     if (plain)
         code = remove_plain(&a, plain);
     else if (!infer_hub_is_name(args.v[0]))
-        code = cli_error(EXIT_FAILED, "%s: not in the store: 'infer list' shows what is", args.v[0]);
+        code =
+            cli_error(EXIT_FAILED, "%s: not in the store: 'infer list' shows what is", args.v[0]);
     else if (infer_store_remove(&bytes, args.v[0], &ho, &err))
         code = cli_fail(&err);
     else
@@ -66,8 +67,9 @@ const cli_command cmd_rm = {
     .min_args = 1,
     .max_args = 1,
     .summary = "delete a model of the local store",
-    .text = "NAME is as 'infer list' shows it. owner/name without a file deletes all that was pulled "
-            "of it. Only the store is touched: never a path, never the Hugging Face cache.",
+    .text =
+        "NAME is as 'infer list' shows it. owner/name without a file deletes all that was pulled "
+        "of it. Only the store is touched: never a path, never the Hugging Face cache.",
     .options = options,
     .run = run,
 };

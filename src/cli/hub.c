@@ -64,16 +64,17 @@ infer_hub_options cli_hub_options(arena *a)
 typedef struct display {
     const char *name;
     bool quiet, terminal, begun;
-    double began, last;    // seconds
-    uint64_t first, seen;  // bytes at those times
-    double rate;           // bytes/s, smoothed
-    int tenth;             // of the whole, told last
+    double began, last;   // seconds
+    uint64_t first, seen; // bytes at those times
+    double rate;          // bytes/s, smoothed
+    int tenth;            // of the whole, told last
 } display;
 
 static void print_log(infer_log_level level, const char *line, void *user)
 {
     const display *d = user;
-    if (level == INFER_LOG_WARN) cli_warn("%s", line);
+    if (level == INFER_LOG_WARN)
+        cli_warn("%s", line);
     else if (!d->quiet) {
         cli_progress_end();
         fprintf(stderr, "%s\n", line);
@@ -82,9 +83,12 @@ static void print_log(infer_log_level level, const char *line, void *user)
 
 static void duration(char out[32], double s)
 {
-    if (s >= 36000) snprintf(out, 32, "%.0f h", s / 3600);
-    else if (s >= 3600) snprintf(out, 32, "%d:%02d:%02d", (int)s / 3600, (int)s / 60 % 60, (int)s % 60);
-    else snprintf(out, 32, "%d:%02d", (int)s / 60, (int)s % 60);
+    if (s >= 36000)
+        snprintf(out, 32, "%.0f h", s / 3600);
+    else if (s >= 3600)
+        snprintf(out, 32, "%d:%02d:%02d", (int)s / 3600, (int)s / 60 % 60, (int)s % 60);
+    else
+        snprintf(out, 32, "%d:%02d", (int)s / 60, (int)s % 60);
 }
 
 // The speed of the last seconds counts more than what was before.
@@ -134,8 +138,10 @@ static bool on_progress(const infer_pull_progress *p, void *user)
         d->tenth = (int)(10.0 * (double)p->done / (double)p->total);
         fprintf(stderr, "%s: %d file%s, %s", d->name, p->n_files, p->n_files == 1 ? "" : "s",
                 cli_bytes(a, p->total));
-        if (p->done == p->total) fprintf(stderr, ", all here");
-        else if (p->done) fprintf(stderr, ", of which %s are here", cli_bytes(b, p->done));
+        if (p->done == p->total)
+            fprintf(stderr, ", all here");
+        else if (p->done)
+            fprintf(stderr, ", of which %s are here", cli_bytes(b, p->done));
         fputc('\n', stderr);
     }
     measure(d, p->done, now);

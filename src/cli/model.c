@@ -76,8 +76,8 @@ static bool looks_like_path(const char *name)
     return dir_exists(first);
 }
 
-// In the store or the cache, else from the hub where the name may be one of it. NULL with *code set,
-// or with EXIT_DONE where the name says nothing to them.
+// In the store or the cache, else from the hub where the name may be one of it. NULL with *code
+// set, or with EXIT_DONE where the name says nothing to them.
 static const char *find_on_hub(arena *a, const char *name, bool fetch, int *code)
 {
     infer_hub_options o = cli_hub_options(a);

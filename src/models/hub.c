@@ -81,6 +81,12 @@ bool infer_hub_is_name(const char *name)
     return is;
 }
 
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
 /* ---- listings -------------------------------------------------------------------------------- */
 
 static bool copy_hex(char *out, const json_t *value, size_t n)
@@ -117,18 +123,20 @@ infer_status hub_tree_add(hub_tree *t, const char *text, size_t size, arena *mem
 {
     json_error_t why;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
-    if (!root)
-        return error_set(err, INFER_FORMAT, "listing: line %d: %s", why.line, why.text);
+    if (!root) return error_set(err, INFER_FORMAT, "listing: line %d: %s", why.line, why.text);
     infer_status s = INFER_OK;
-    if (!json_is_array(root))
-        s = error_set(err, INFER_FORMAT, "listing: expected an array");
+    if (!json_is_array(root)) s = error_set(err, INFER_FORMAT, "listing: expected an array");
     size_t i;
     json_t *item;
-    json_array_foreach(root, i, item) {
+    json_array_foreach(root, i, item)
+    {
         const char *type = json_string_value(json_object_get(item, "type"));
         if (!type) s = error_set(err, INFER_FORMAT, "listing: an entry without a type");
         if (s) break;
-        if (strcmp(type, "file")) continue;
+        // A file of the store's own suffixes would be taken for another one's unfinished bytes.
+        const char *path = json_string_value(json_object_get(item, "path"));
+        bool ours = path && (ends_with(path, ".part") || ends_with(path, ".part.state"));
+        if (strcmp(type, "file") || ours) continue;
         if (t->n == HUB_MAX_ENTRIES)
             s = error_set(err, INFER_LIMIT, "listing: more than %d files", HUB_MAX_ENTRIES);
         else
@@ -167,12 +175,6 @@ static const char *last_part(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
 }
 
 int hub_split_part(const char *path, int *n_parts)
@@ -291,9 +293,17 @@ static bool is_weights(const char *path, bool has_index)
 static bool is_companion(const char *path)
 {
     static const char *const names[] = {
-        "config.json",        "generation_config.json",  "tokenizer.json",    "tokenizer.model",
-        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-        "merges.txt",         "vocab.txt",               "chat_template.json",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "vocab.txt",
+        "chat_template.json",
         "chat_template.jinja",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

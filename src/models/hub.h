@@ -3,9 +3,9 @@
  *
  * A hub answers GET /api/models/OWNER/NAME/tree/COMMIT?recursive=1 with an array of
  *   {"type": "file", "path": P, "size": N, "oid": SHA-1, "lfs": {"oid": SHA-256, "size": N}}
- * where lfs is there for large files. SHA-1 is git's, of "blob N\0" and the bytes. Everything in it is
- * a stranger's word: a path that could lead out of a folder, a second entry of the same name or a size
- * beyond HUB_MAX_FILE refuses the whole listing.
+ * where lfs is there for large files. SHA-1 is git's, of "blob N\0" and the bytes. Everything in it
+ * is a stranger's word: a path that could lead out of a folder, a second entry of the same name or
+ * a size beyond HUB_MAX_FILE refuses the whole listing.
  */
 #ifndef MODELS_HUB_H
 #define MODELS_HUB_H
@@ -51,13 +51,14 @@ typedef struct hub_choice {
     int n;
     const char *file; // the GGUF file, or the first of its set; NULL: a folder of safetensors
 } hub_choice;
-/* The files that name->file asks for, or the model that the repository is. INFER_ARGUMENT lists what
- * there is where several fit, INFER_NOT_FOUND where none does. */
+/* The files that name->file asks for, or the model that the repository is. INFER_ARGUMENT lists
+ * what there is where several fit, INFER_NOT_FOUND where none does. */
 infer_status hub_choose(hub_choice *out, const hub_tree *t, const hub_name *name, arena *mem,
                         infer_error *err);
 
-/* Whether `wanted` (a path, a file's name, or a part of it between separators: "Q4_K_M") fits a path.
- * 3: the path itself, 2: its last part, 1: a part of the name, 0: no. Case does not count for 1. */
+/* Whether `wanted` (a path, a file's name, or a part of it between separators: "Q4_K_M") fits a
+ * path. 3: the path itself, 2: its last part, 1: a part of the name, 0: no. Case does not count
+ * for 1. */
 int hub_file_fits(const char *path, const char *wanted);
 /* "x-00001-of-00003.gguf": the part's number, and the number of parts; 0 where it is no part. */
 int hub_split_part(const char *path, int *n_parts);

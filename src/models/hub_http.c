@@ -90,14 +90,22 @@ static size_t on_header(char *line, size_t size, size_t n, void *user)
     const char *v = line + at;
     size_t m = n - at;
 #define IS(word) (name == sizeof(word) - 1 && !strncasecmp(line, word, name))
-    if (IS("etag")) keep(h->etag, sizeof h->etag, v, m);
-    else if (IS("x-linked-etag")) keep_tag(h->linked_etag, sizeof h->linked_etag, v, m);
-    else if (IS("x-repo-commit")) keep(h->commit, sizeof h->commit, v, m);
-    else if (IS("content-range")) keep(h->range, sizeof h->range, v, m);
-    else if (IS("x-error-code")) keep(h->code, sizeof h->code, v, m);
-    else if (IS("x-error-message")) keep(h->why, sizeof h->why, v, m);
-    else if (IS("link")) keep_next(h->next, sizeof h->next, v, m);
-    else if (IS("retry-after")) keep_patience(h, v, m);
+    if (IS("etag"))
+        keep(h->etag, sizeof h->etag, v, m);
+    else if (IS("x-linked-etag"))
+        keep_tag(h->linked_etag, sizeof h->linked_etag, v, m);
+    else if (IS("x-repo-commit"))
+        keep(h->commit, sizeof h->commit, v, m);
+    else if (IS("content-range"))
+        keep(h->range, sizeof h->range, v, m);
+    else if (IS("x-error-code"))
+        keep(h->code, sizeof h->code, v, m);
+    else if (IS("x-error-message"))
+        keep(h->why, sizeof h->why, v, m);
+    else if (IS("link"))
+        keep_next(h->next, sizeof h->next, v, m);
+    else if (IS("retry-after"))
+        keep_patience(h, v, m);
     else if (IS("x-linked-size")) {
         char text[32];
         keep(text, sizeof text, v, m);
@@ -139,8 +147,8 @@ static bool same_origin(const char *a, const char *b)
 {
     static const CURLUPart parts[] = { CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT };
     CURLU *u = curl_url(), *v = curl_url();
-    bool same = u && v && !curl_url_set(u, CURLUPART_URL, a, 0) &&
-                !curl_url_set(v, CURLUPART_URL, b, 0);
+    bool same =
+        u && v && !curl_url_set(u, CURLUPART_URL, a, 0) && !curl_url_set(v, CURLUPART_URL, b, 0);
     for (int i = 0; same && i < 3; i++) {
         char *x = NULL, *y = NULL;
         same = !curl_url_get(u, parts[i], &x, CURLU_DEFAULT_PORT) &&
@@ -231,7 +239,7 @@ infer_status http_refusal(const http_client *c, const char *what, long status,
 double http_delay(CURLcode code, long status, const http_head *head, int tries)
 {
     static const CURLcode hopeless[] = {
-        CURLE_UNSUPPORTED_PROTOCOL, CURLE_URL_MALFORMAT,  CURLE_OUT_OF_MEMORY,
+        CURLE_UNSUPPORTED_PROTOCOL,     CURLE_URL_MALFORMAT,      CURLE_OUT_OF_MEMORY,
         CURLE_PEER_FAILED_VERIFICATION, CURLE_SSL_CACERT_BADFILE, CURLE_ABORTED_BY_CALLBACK,
     };
     for (size_t i = 0; i < sizeof hopeless / sizeof *hopeless; i++)
@@ -291,8 +299,7 @@ static infer_status get_once(body *b, long *status, CURL *easy, http_head *head,
             return error_set(err, INFER_IO, "%s: %s: %s", c->repo, what,
                              *detail ? detail : curl_easy_strerror(code));
         if (delay < 0) return http_refusal(c, what, *status, head, err);
-        if (!http_sleep(c, delay))
-            return error_set(err, INFER_CANCELLED, "%s: cancelled", c->repo);
+        if (!http_sleep(c, delay)) return error_set(err, INFER_CANCELLED, "%s: cancelled", c->repo);
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, detail);
     }
 }

@@ -2,8 +2,9 @@
  * hub_pull.c: fetching the files of a model: several ranges at once, resumed where an earlier pull
  * ended, checked before they get their names.
  *
- * A file is cut into chunks. A transfer (one connection) fetches the rest of one chunk after another;
- * X.part holds the bytes at their places and X.part.state how many of each chunk are there:
+ * A file is cut into chunks. A transfer (one connection) fetches the rest of one chunk after
+ * another; X.part holds the bytes at their places and X.part.state how many of each chunk are
+ * there:
  *
  *   0   8  "infpart1"
  *   8   8  size of the file
@@ -11,8 +12,8 @@
  *  24  64  checksum that the hub gave (hex, zero-padded): another content starts from nothing
  *  88 8n   bytes present from each chunk's start
  *
- * all little-endian. Bytes are written before they are counted, so a killed pull counts too little and
- * never too much. Checksums run along behind what has arrived without a gap.
+ * all little-endian. Bytes are written before they are counted, so a killed pull counts too little
+ * and never too much. Checksums run along behind what has arrived without a gap.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,9 +38,9 @@
 #define MIN_CHUNK ((uint64_t)16 << 20)
 #define MAX_LISTING ((size_t)32 << 20) // bytes of one page
 #define MAX_PAGES 200
-#define MAX_RESTARTS 3            // of a file whose server gives no ranges
-#define COUNT_EVERY (1u << 20)    // bytes between two notes in the state file
-#define HASH_AT_ONCE (8u << 20)   // bytes, so that transfers do not starve
+#define MAX_RESTARTS 3             // of a file whose server gives no ranges
+#define COUNT_EVERY (1u << 20)     // bytes between two notes in the state file
+#define HASH_AT_ONCE (8u << 20)    // bytes, so that transfers do not starve
 #define SPARE ((uint64_t)16 << 20) // bytes of the disk that are left free
 
 typedef struct chunk {
@@ -71,7 +72,7 @@ typedef struct transfer {
     CURL *easy;
     struct curl_slist *headers;
     http_head head;
-    part *part;  // NULL: idle
+    part *part; // NULL: idle
     chunk *chunk;
     char *url;
     bool running, at_location;
@@ -134,8 +135,8 @@ static infer_status ask_commit(pull *p)
     json_t *root = json_loadb(text, n, 0, &why);
     const char *sha = json_string_value(json_object_get(root, "sha"));
     if (!root)
-        FAIL(p, INFER_FORMAT, "%s: the hub's answer is no JSON: line %d: %s", p->name.repo, why.line,
-             why.text);
+        FAIL(p, INFER_FORMAT, "%s: the hub's answer is no JSON: line %d: %s", p->name.repo,
+             why.line, why.text);
     else if (!sha || strlen(sha) != 40 || strspn(sha, "0123456789abcdef") != 40)
         FAIL(p, INFER_FORMAT, "%s: the hub's answer has no commit of 40 hex digits", p->name.repo);
     else
@@ -156,8 +157,8 @@ static infer_status ask_tree(pull *p)
         size_t n;
         if (page == MAX_PAGES)
             return FAIL(p, INFER_LIMIT, "%s: a listing of more than %d pages", p->name.repo, page);
-        p->status = http_get(&text, &n, &p->client, &head, url, "the list of files", MAX_LISTING,
-                             p->err);
+        p->status =
+            http_get(&text, &n, &p->client, &head, url, "the list of files", MAX_LISTING, p->err);
         if (p->status) return p->status;
         p->status = hub_tree_add(&p->tree, text, n, &p->mem, p->err);
         mem_free(text);
@@ -317,11 +318,13 @@ static void link_from_others(pull *p, part *f, const json_t *pulls)
 {
     size_t i, k;
     const json_t *record, *file;
-    json_array_foreach(pulls, i, record) {
+    json_array_foreach(pulls, i, record)
+    {
         const char *commit = json_string_value(json_object_get(record, "commit"));
         if (!json_is_true(json_object_get(record, "complete")) || !strcmp(commit, p->commit))
             continue;
-        json_array_foreach(json_object_get(record, "files"), k, file) {
+        json_array_foreach(json_object_get(record, "files"), k, file)
+        {
             const char *path = json_string_value(json_object_get(file, "path"));
             const char *sha = json_string_value(json_object_get(file, "sha256"));
             struct stat st;
@@ -487,13 +490,22 @@ static verdict judge(transfer *t)
     return FATAL;
 }
 
+// Where the bytes are is remembered: the hub is asked once for a file, not once for a chunk.
+static void remember(transfer *t)
+{
+    part *f = t->part;
+    if (f->location || !strcmp(t->url, f->url)) return;
+    f->location = mem_strdup(t->url); // NULL: the hub is asked again
+    memcpy(f->etag, t->head.etag, sizeof f->etag);
+}
+
 static size_t on_data(char *data, size_t size, size_t n, void *user)
 {
     transfer *t = user;
     pull *p = t->p;
     chunk *c = t->chunk;
     n *= size;
-    if (t->verdict == UNDECIDED) t->verdict = judge(t);
+    if (t->verdict == UNDECIDED && (t->verdict = judge(t)) == WANTED) remember(t);
     if (t->verdict == IGNORED) return n; // the text of an error or a redirect
     if (t->verdict != WANTED) return 0;
     if (n > c->size - c->done) {
@@ -663,12 +675,6 @@ static infer_status ended(transfer *t, CURLcode code)
     if (p->status) return p->status;
     if (t->verdict == WANTED && count_chunk(p, f, c)) return p->status;
     if (t->verdict == WANTED && c->done == c->size) {
-        // Where the bytes are is remembered; the hub is asked once for each file.
-        if (!f->location && strcmp(t->url, f->url)) {
-            f->location = t->url;
-            t->url = NULL;
-            memcpy(f->etag, t->head.etag, sizeof f->etag);
-        }
         let_go(t);
         return INFER_OK;
     }
@@ -682,7 +688,8 @@ static infer_status ended(transfer *t, CURLcode code)
         if (t->tries < HTTP_MAX_TRIES) return retry(t, CURLE_RECV_ERROR, 0);
     }
     if (status == 416 && code == CURLE_OK)
-        return FAIL(p, INFER_IO, "%s: %s: the server has less than the %llu bytes that the hub lists",
+        return FAIL(p, INFER_IO,
+                    "%s: %s: the server has less than the %llu bytes that the hub lists",
                     p->name.repo, f->e->path, (unsigned long long)f->e->size);
     if (code == CURLE_OK && t->verdict == WANTED) code = CURLE_PARTIAL_FILE;
     return retry(t, code, status);
@@ -820,14 +827,16 @@ static infer_status write_record(pull *p, json_t *pulls, bool complete)
                                                (json_int_t)e->size, *e->sha256 ? "sha256" : "sha1",
                                                digest(e)));
     }
-    json_t *record = json_pack("{s:o?,s:s,s:s,s:I,s:b,s:o}", "file",
-                               p->choice.file ? json_string(p->choice.file) : json_null(),
-                               "revision", p->revision, "commit", p->commit, "when",
-                               (json_int_t)time(NULL), "complete", complete || was_complete,
-                               "files", files);
+    json_t *record =
+        json_pack("{s:o?,s:s,s:s,s:I,s:b,s:o}", "file",
+                  p->choice.file ? json_string(p->choice.file) : json_null(), "revision",
+                  p->revision, "commit", p->commit, "when", (json_int_t)time(NULL), "complete",
+                  complete || was_complete, "files", files);
     if (!record) return no_memory(p);
-    if (old) json_object_update(old, record);
-    else json_array_append(pulls, record);
+    if (old)
+        json_object_update(old, record);
+    else
+        json_array_append(pulls, record);
     json_decref(record);
     return p->status = store_write(pulls, p->folder, p->err);
 }
@@ -881,13 +890,13 @@ static infer_status check_options(pull *p)
         return FAIL(p, INFER_ARGUMENT, "%s: expected an endpoint that begins with https://", end);
     for (const char *s = o->token; s && *s; s++)
         if (*s <= ' ' || *s > '~' || s - o->token > 1000)
-            return FAIL(p, INFER_ARGUMENT, "HF_TOKEN: not a token: it has a space, a control "
-                                           "character or more than 1000 characters");
+            return FAIL(p, INFER_ARGUMENT,
+                        "HF_TOKEN: not a token: it has a space, a control "
+                        "character or more than 1000 characters");
     return INFER_OK;
 }
 
-infer_status infer_pull(char **path, const char *name, const infer_hub_options *o,
-                        infer_error *err)
+infer_status infer_pull(char **path, const char *name, const infer_hub_options *o, infer_error *err)
 {
     static const infer_hub_options none;
     infer_error own = { 0 };

@@ -1,8 +1,9 @@
 /*
  * store.c: what is in the store and in a Hugging Face cache: finding, listing, removing.
  *
- * The cache is only read: models--OWNER--NAME/refs/REVISION holds a commit, snapshots/COMMIT the files
- * as links. A snapshot is looked at as if it were a hub's listing, so that the same rules choose.
+ * The cache is only read: models--OWNER--NAME/refs/REVISION holds a commit, snapshots/COMMIT the
+ * files as links. A snapshot is looked at as if it were a hub's listing, so that the same rules
+ * choose.
  */
 #include "models/store.h"
 
@@ -50,10 +51,9 @@ static bool record_ok(const json_t *record)
         !(json_is_null(file) || (json_is_string(file) && hub_path_ok(json_string_value(file)))))
         return false;
     const json_t *files = json_object_get(record, "files");
-    json_array_foreach(files, i, f)
-        if (!text_of(f, "path") || !hub_path_ok(text_of(f, "path")) ||
-            json_integer_value(json_object_get(f, "size")) < 0)
-            return false;
+    json_array_foreach(files, i,
+                       f) if (!text_of(f, "path") || !hub_path_ok(text_of(f, "path")) ||
+                              json_integer_value(json_object_get(f, "size")) < 0) return false;
     return json_is_array(files);
 }
 
@@ -76,8 +76,8 @@ infer_status store_read(json_t **pulls, const char *folder, infer_error *err)
     }
     size_t i;
     json_t *record;
-    json_array_foreach(json_object_get(root, "pulls"), i, record)
-        if (record_ok(record)) json_array_append(list, record);
+    json_array_foreach(json_object_get(root, "pulls"), i, record) if (record_ok(record))
+        json_array_append(list, record);
     json_decref(root);
     *pulls = list;
     return error_clear(err);
@@ -105,7 +105,8 @@ json_t *store_record(const json_t *pulls, const char *file, const char *commit)
 {
     size_t i;
     json_t *record;
-    json_array_foreach(pulls, i, record) {
+    json_array_foreach(pulls, i, record)
+    {
         const char *f = text_of(record, "file");
         if (!strcmp(text_of(record, "commit"), commit) && !f == !file && (!f || !strcmp(f, file)))
             return record;
@@ -181,8 +182,8 @@ static int record_fits(const json_t *record, const hub_name *name)
     if (file && !fit && hub_split_part(file, &of)) { // by a later part of its set
         size_t i;
         const json_t *f;
-        json_array_foreach(json_object_get(record, "files"), i, f)
-            if (hub_file_fits(text_of(f, "path"), name->file) > 1) fit = 2;
+        json_array_foreach(json_object_get(record, "files"), i,
+                           f) if (hub_file_fits(text_of(f, "path"), name->file) > 1) fit = 2;
     }
     return fit;
 }
@@ -198,7 +199,8 @@ static infer_status best_record(const json_t **out, const json_t *pulls, const h
     int best = 0;
     char list[700] = "";
     *out = NULL;
-    json_array_foreach(pulls, i, record) {
+    json_array_foreach(pulls, i, record)
+    {
         int fit = record_fits(record, name);
         struct stat st;
         const char *path = record_path(record, folder, mem);
@@ -219,8 +221,9 @@ static infer_status best_record(const json_t **out, const json_t *pulls, const h
         best = fit;
     }
     if (!*list) return INFER_OK;
-    return error_set(err, INFER_ARGUMENT, "%s: several models of it are here, name one as %s:FILE: "
-                                          "%s, %s",
+    return error_set(err, INFER_ARGUMENT,
+                     "%s: several models of it are here, name one as %s:FILE: "
+                     "%s, %s",
                      name->repo, name->repo, text_of(*out, "file"), list);
 }
 
@@ -296,7 +299,8 @@ static const char *snapshot_of(const hub_name *name, const char *cache, arena *m
     if (!ref || !snapshots || !dir_exists(snapshots)) return NULL;
     if (file_exists(ref) && !file_read(ref, 200, &text, &n, NULL)) {
         text[strcspn(text, " \r\n")] = 0;
-        if (hub_path_ok(text) && !strchr(text, '/')) commit = arena_strndup(mem, text, strlen(text));
+        if (hub_path_ok(text) && !strchr(text, '/'))
+            commit = arena_strndup(mem, text, strlen(text));
         mem_free(text);
     } else if (name->revision) {
         commit = strchr(revision, '/') ? NULL : revision; // a commit itself
@@ -319,7 +323,8 @@ static bool shards_there(const char *snapshot, arena *mem)
     const json_t *value;
     bool all = json_is_object(map);
     mem_free(text);
-    json_object_foreach(map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         const char *file = json_string_value(value);
         if (!file || !all || !strcmp(file, last)) continue;
         arena_position here = arena_mark(mem);
@@ -365,17 +370,21 @@ static infer_status add_record(infer_store *l, const json_t *record, const json_
     const json_t *f, *other;
     const char *file = text_of(record, "file"), *commit = text_of(record, "commit");
     json_int_t when = json_integer_value(json_object_get(record, "when"));
-    bool newest = true;
+    bool newest = true, passed = false; // of two in one second the later in the list is newer
     json_array_foreach(pulls, i, other)
-        if (other != record && same_text(file, text_of(other, "file")) &&
-            json_integer_value(json_object_get(other, "when")) > when)
+    {
+        if (other == record)
+            passed = true;
+        else if (same_text(file, text_of(other, "file")) &&
+                 json_integer_value(json_object_get(other, "when")) >= when + !passed)
             newest = false;
+    }
     infer_status s = mem_reserve((void **)&l->v, &l->cap, l->n + 1, sizeof *l->v, err);
     if (s) return s;
     infer_store_entry e = { .when = when,
                             .complete = json_is_true(json_object_get(record, "complete")) };
-    json_array_foreach(json_object_get(record, "files"), i, f)
-        e.bytes += (uint64_t)json_integer_value(json_object_get(f, "size"));
+    json_array_foreach(json_object_get(record, "files"), i, f) e.bytes +=
+        (uint64_t)json_integer_value(json_object_get(f, "size"));
     e.name = arena_printf(&l->mem, "%s%s%.12s%s%s", repo, newest ? "" : "@", newest ? "" : commit,
                           file ? ":" : "", file ? file : "");
     e.path = record_path(record, folder, &l->mem);
@@ -394,8 +403,8 @@ static infer_status list_repo(infer_store *l, const char *repo, const char *fold
     size_t i;
     infer_status s = store_read(&pulls, folder, err);
     if (s) return s;
-    json_array_foreach(pulls, i, record)
-        if (!s) s = add_record(l, record, pulls, repo, folder, err);
+    json_array_foreach(pulls, i, record) if (!s) s =
+        add_record(l, record, pulls, repo, folder, err);
     json_decref(pulls);
     return s;
 }
@@ -473,8 +482,9 @@ static infer_status find_bare(const char **path, const char *name, const infer_h
         bool fits = !strncmp(last, name, n) && (!last[n] || !strcmp(last + n, ".gguf"));
         if (!e->complete || !n || !fits || !file_exists(e->path) || strchr(e->name, '@')) continue;
         if (first)
-            s = error_set(err, INFER_ARGUMENT, "%s: several models have a file of this name: %s, %s",
-                          name, first, e->name);
+            s = error_set(err, INFER_ARGUMENT,
+                          "%s: several models have a file of this name: %s, %s", name, first,
+                          e->name);
         first = e->name;
         *path = arena_strndup(mem, e->path, strlen(e->path));
         if (!*path) s = no_memory(err, name);
@@ -542,11 +552,12 @@ static bool used_elsewhere(const json_t *pulls, const json_t *record, const char
 {
     size_t i, k;
     const json_t *other, *f;
-    json_array_foreach(pulls, i, other) {
+    json_array_foreach(pulls, i, other)
+    {
         if (other == record || strcmp(text_of(other, "commit"), text_of(record, "commit")))
             continue;
-        json_array_foreach(json_object_get(other, "files"), k, f)
-            if (!strcmp(text_of(f, "path"), path)) return true;
+        json_array_foreach(json_object_get(other, "files"), k,
+                           f) if (!strcmp(text_of(f, "path"), path)) return true;
     }
     return false;
 }
@@ -557,7 +568,8 @@ static void remove_files(const json_t *record, const json_t *pulls, const char *
     static const char *const ends[] = { "", ".part", ".part.state" };
     size_t i;
     const json_t *f;
-    json_array_foreach(json_object_get(record, "files"), i, f) {
+    json_array_foreach(json_object_get(record, "files"), i, f)
+    {
         char path[4096];
         if (used_elsewhere(pulls, record, text_of(f, "path"))) continue;
         for (int k = 0; k < 3; k++) {
@@ -615,7 +627,8 @@ infer_status infer_store_remove(uint64_t *freed, const char *name, const infer_h
         owner = arena_printf(&mem, "%s/%.*s", o->store, (int)strcspn(n.repo, "/"), n.repo);
         if (!folder || !owner) s = no_memory(err, name);
     }
-    if (!s && !dir_exists(folder)) s = error_set(err, INFER_NOT_FOUND, "%s: not in the store", name);
+    if (!s && !dir_exists(folder))
+        s = error_set(err, INFER_NOT_FOUND, "%s: not in the store", name);
     if (!s) s = store_lock(&lock, folder, err);
     if (!s && lock < 0) s = error_set(err, INFER_IO, "%s: it is being pulled right now", name);
     if (!s) s = store_read(&pulls, folder, err);

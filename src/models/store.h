@@ -9,8 +9,8 @@
  * record = {"file": first GGUF file or null (a folder), "revision", "commit", "when", "complete",
  *           "files": [{"path", "size", "sha256" or "sha1"}]}
  *
- * A file has its own name only when its checksum was right. Several commits may share a file through a
- * hard link.
+ * A file has its own name only when its checksum was right. Several commits may share a file
+ * through a hard link.
  */
 #ifndef MODELS_STORE_H
 #define MODELS_STORE_H
@@ -27,7 +27,8 @@ infer_status store_write(const json_t *pulls, const char *folder, infer_error *e
 json_t *store_record(const json_t *pulls, const char *file, const char *commit);
 /* Makes the folders of a path up to its last '/'. */
 infer_status store_folders(const char *path, infer_error *err);
-/* Takes the repository's lock; *fd is closed to let it go. -1 with INFER_OK: somebody else has it. */
+/* Takes the repository's lock; *fd is closed to let it go. -1 with INFER_OK: somebody else has it.
+ */
 infer_status store_lock(int *fd, const char *folder, infer_error *err);
 
 #endif

@@ -213,6 +213,7 @@ def test_cuts_are_resumed(hub, env):
     assert hub.bytes_sent < len(BIG)  # what cuts had sent was not asked for again
     assert any(e[3].get("Range") == f"bytes={5 << 20}-{(16 << 20) - 1}" for e in hub.log)
     assert any("If-Range" in e[3] for e in hub.log)
+    assert sum(e[0] == "hub" and "/resolve/" in e[2] for e in hub.log) <= 3  # not again for each piece
 
 
 def test_server_without_ranges(hub, env):
