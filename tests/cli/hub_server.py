@@ -175,6 +175,7 @@ def cut_after(hub, path, n, times=1, slow=0.0):
         if m and hub.ranges:
             h.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         h.send_header("Content-Length", str(last - first + 1))
+        h.send_header("ETag", '"' + hashlib.md5(data).hexdigest() + '"')
         h.end_headers()
         part = data[first:first + n]
         if slow:
