@@ -115,6 +115,15 @@ struct arch {
 extern const arch *const archs[]; // ends with NULL
 const arch *arch_find_hf(const char *name);
 const arch *arch_find_gguf(const char *name, size_t n);
+/* The names of a role in the family's files. */
+const tensor_name *arch_tensor_name(const arch *a, tensor_role role);
+/* Whether a tensor of a file is known to be no part of the text model, or nothing to compute with. */
+bool tensor_is_foreign(const char *name, size_t n);
+/* Makes a folder's config.json s's container; *json is the caller's (json_decref). */
+infer_status config_open_folder(config_source *s, json_t **json, const char *folder,
+                                infer_error *err);
+/* The family that s names, and its numbers. */
+infer_status config_load(config *c, const arch **a, config_source *s, infer_error *err);
 /* "llama, mistral, …" */
 void arch_list(char *text, size_t size);
 

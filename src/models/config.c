@@ -119,8 +119,17 @@ void *cfg_zero(config_source *s, size_t n, size_t size)
     return p;
 }
 
+/* The setting's note, to receive what is read; never NULL. */
+static cfg_note *note(config_source *s, char kind, const void *at, int *const *of, const char *key)
+{
+    if (!s->notes || !key || s->n_notes == MAX_NOTES) return &s->unnoted;
+    s->notes[s->n_notes] = (cfg_note){ .key = key, .kind = kind, .at = at, .of = of };
+    return &s->notes[s->n_notes++];
+}
+
 cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, int min, int max)
 {
+    cfg_note *told = note(s, 'i', out, NULL, key);
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
@@ -141,6 +150,8 @@ cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, i
                   max, first.whole);
         return FOUND_BAD;
     }
+    told->value = (double)first.whole;
+    told->found = true;
     *out = (int)first.whole;
     return FOUND;
 }
@@ -148,6 +159,7 @@ cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, i
 cfg_found cfg_layer_ints(config_source *s, int *out, int **of, int n, const char *hf,
                          const char *key, int min, int max)
 {
+    note(s, 'i', out, of, key);
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
@@ -202,6 +214,7 @@ cfg_found cfg_floats(config_source *s, double **out, int n, const char *hf, cons
 
 cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *key)
 {
+    cfg_note *told = note(s, 'f', out, NULL, key);
     setting v;
     number x;
     cfg_found f = look(s, &v, hf, key);
@@ -212,18 +225,23 @@ cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *k
                   x.value);
         return FOUND_BAD;
     }
+    told->value = x.value;
+    told->found = true;
     *out = x.value;
     return FOUND;
 }
 
 cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key)
 {
+    cfg_note *told = note(s, 'b', out, NULL, key);
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
     if (v.gguf ? v.gguf->type != GGUF_BOOL : !json_is_boolean(v.json))
         return bad(s, hf, key, "true or false", &v);
     *out = v.gguf ? v.gguf->data[0] != 0 : json_is_true(v.json);
+    told->value = *out;
+    told->found = true;
     return FOUND;
 }
 

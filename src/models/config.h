@@ -14,6 +14,18 @@
 #include "base/error.h"
 #include "models/rope.h"
 
+/* A setting that GGUF has a key for, where its value goes, and what was read: what convert writes. */
+typedef struct cfg_note {
+    const char *key; // after "<architecture>."
+    char kind;       // 'i' int, 'f' double, 'b' bool
+    const void *at;
+    int *const *of; // [n_layers] where layers differ, or NULL
+    double value;
+    bool found;
+} cfg_note;
+
+#define MAX_NOTES 96
+
 typedef struct config_source {
     const char *path;    // for messages
     const json_t *json;  // config.json's text part; NULL for GGUF
@@ -23,6 +35,9 @@ typedef struct config_source {
     arena *mem;          // holds arrays and strings
     fault_list faults;
     bool out_of_memory; // which is no fault of the file
+    cfg_note *notes;    // [MAX_NOTES] filled as settings are asked for; or NULL
+    int n_notes;
+    cfg_note unnoted;   // stands in where none is taken
 } config_source;
 
 /* Norms of queries and keys. */

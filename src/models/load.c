@@ -100,13 +100,18 @@ typedef struct full_name {
     char s[256];
 } full_name;
 
+const tensor_name *arch_tensor_name(const arch *a, tensor_role role)
+{
+    for (const tensor_name *o = a->names; o && o->role != ROLE_COUNT; o++)
+        if (o->role == role) return o;
+    return &usual_names[role];
+}
+
 /* Empty where the family has no such tensor. */
 static full_name expert_name(const loader *l, tensor_role role, int layer, int expert,
                              const char *suffix)
 {
-    const tensor_name *n = &usual_names[role];
-    for (const tensor_name *o = l->arch->names; o && o->role != ROLE_COUNT; o++)
-        if (o->role == role) n = o;
+    const tensor_name *n = arch_tensor_name(l->arch, role);
     const char *pattern = l->m->gguf ? n->gguf : n->hf;
     full_name out = { { 0 } };
     size_t at = 0;
@@ -543,7 +548,7 @@ infer_status loader_open(loader *l, infer_model *m, const arch *a, const config 
     return INFER_OK;
 }
 
-static bool is_foreign(const char *name, size_t n)
+bool tensor_is_foreign(const char *name, size_t n)
 {
     for (int i = 0; i < COUNT_OF(foreign); i++) {
         size_t m = strlen(foreign[i]);
@@ -586,7 +591,7 @@ static void warn_unused(const loader *l)
             name.s = st_tensor_at(m->st, i)->name;
             name.n = strlen(name.s);
         }
-        if (is_foreign(name.s, name.n) || is_past_layers(l, name.s, name.n)) continue;
+        if (tensor_is_foreign(name.s, name.n) || is_past_layers(l, name.s, name.n)) continue;
         if (n_unused++ < 3)
             at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%.*s", at ? ", " : "",
                                    name.n > 100 ? 100 : (int)name.n, name.s);

@@ -84,7 +84,20 @@ static infer_status read_json(json_t **out, const char *folder, const char *name
     return s;
 }
 
-static infer_status read_config(config *c, const arch **a, config_source *s, infer_error *err)
+infer_status config_open_folder(config_source *s, json_t **json, const char *folder,
+                                infer_error *err)
+{
+    infer_status st = read_json(json, folder, "config.json", err);
+    if (st != INFER_OK) return st;
+    s->path = arena_printf(s->mem, "%s/config.json", folder);
+    if (!s->path) return error_set(err, INFER_NOMEM, "%s: out of memory", folder);
+    const json_t *text = json_object_get(*json, "text_config");
+    s->outer = *json;
+    s->json = json_is_object(text) ? text : *json;
+    return INFER_OK;
+}
+
+infer_status config_load(config *c, const arch **a, config_source *s, infer_error *err)
 {
     infer_status st = s->g ? find_arch_gguf(a, s, err) : find_arch_hf(a, s, err);
     if (st != INFER_OK) return st;
@@ -239,21 +252,13 @@ static infer_status fill(infer_model *m, const char *path, bool is_folder, const
     config_source s = { .path = m->path, .mem = &scratch };
     infer_status st;
     if (is_folder) {
-        if ((st = read_json(&json, m->path, "config.json", err)) != INFER_OK) goto done;
-        s.path = arena_printf(&scratch, "%s/config.json", m->path);
-        if (!s.path) {
-            st = error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
-            goto done;
-        }
-        const json_t *text = json_object_get(json, "text_config");
-        s.outer = json;
-        s.json = json_is_object(text) ? text : json;
+        if ((st = config_open_folder(&s, &json, m->path, err)) != INFER_OK) goto done;
     } else {
         if ((st = gguf_open(&m->gguf, m->path, o, &m->log, err)) != INFER_OK) goto done;
         s.g = m->gguf;
     }
     config c;
-    if ((st = read_config(&c, &m->arch, &s, err)) != INFER_OK) goto done;
+    if ((st = config_load(&c, &m->arch, &s, err)) != INFER_OK) goto done;
     if (m->gguf && gguf_n_tensors(m->gguf) == 0) {
         st = error_set(err, INFER_FORMAT, "%s: the file has no tensors (a vocabulary alone?)",
                        m->path);

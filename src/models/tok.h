@@ -397,5 +397,9 @@ typedef struct pre_name {
     bool nfc, ignore_merges, add_bos;
 } pre_name;
 const pre_name *pre_name_find(const char *s, size_t n);
+/* The row with exactly these patterns; NULL: none. */
+const pre_name *pre_name_match(const char *const *patterns, int n, bool nfc, bool ignore_merges);
+/* tok_load_gguf.c: from the GGUF file alone, whatever lies beside it. */
+infer_status tok_load_gguf(tokenizer **out, const gguf *g, infer_error *err);
 
 #endif

@@ -497,16 +497,28 @@ static infer_status load(loader *l)
     return tok_finish(l->t, l->err);
 }
 
-infer_status tokenizer_from_gguf(tokenizer **out, const gguf *g, infer_error *err)
+infer_status tok_load_gguf(tokenizer **out, const gguf *g, infer_error *err)
 {
     loader l = { .g = g, .err = err };
     infer_status st = tok_new(&l.t, err);
     if (!st) st = load(&l);
-    if (!st) st = tok_beside(&l.t, gguf_path(g), err);
     if (st) {
         tokenizer_free(l.t);
         return st;
     }
     *out = l.t;
+    return error_clear(err);
+}
+
+infer_status tokenizer_from_gguf(tokenizer **out, const gguf *g, infer_error *err)
+{
+    tokenizer *t;
+    TRY(tok_load_gguf(&t, g, err));
+    infer_status st = tok_beside(&t, gguf_path(g), err);
+    if (st) {
+        tokenizer_free(t);
+        return st;
+    }
+    *out = t;
     return error_clear(err);
 }

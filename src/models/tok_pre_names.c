@@ -134,3 +134,16 @@ const pre_name *pre_name_find(const char *s, size_t n)
     }
     return NULL;
 }
+
+const pre_name *pre_name_match(const char *const *patterns, int n, bool nfc, bool ignore_merges)
+{
+    for (int i = 0; i < COUNT_OF(table); i++) {
+        const pre_name *p = &table[i];
+        bool same = p->nfc == nfc && p->ignore_merges == ignore_merges;
+        int k = 0;
+        for (; same && k < COUNT_OF(p->patterns) && p->patterns[k]; k++)
+            same = k < n && !strcmp(p->patterns[k], patterns[k]);
+        if (same && k == n) return p;
+    }
+    return NULL;
+}
