@@ -324,25 +324,20 @@ infer_status convert_tokenizer(out_model *m, const tokenizer *t, int n_vocab, in
 
 /* ---- the check ------------------------------------------------------------------------------- */
 
+// clang-format off
 static const char *const samples[] = {
     "Hello, world! It's what we'd call a test; isn't it? YES, I'LL SAY",
-    "In 2024 there were 1234567 of 12, 3.14159 or 1e-9; \xD9\xA3\xD9\xA4 and \xE2\x85\xA7 too",
+    "In 2024 there were 1234567 of 12, 3.14159 or 1e-9; ٣٤ and Ⅷ too",
     "   leading, trailing   \n\n\n  lines\r\n\tand\ttabs \n  end  ",
     "int main(void) { return a[i]++ != b->c && ~x; } // C99 \"quoted\" <tag/> #!@$%^&*_=+|",
-    "HTTPServer camelCase McDonald\xE2\x80\x99s \xC3\x89"
-    "cole na\xC3\xAFve mode\xCC\x80le \xC3\x9Cn\xC3\xAD"
-    "c\xC3\xB6"
-    "d\xC3\xA9",
-    "\xD0\x9F\xD1\x80\xD0\xB8\xD0\xB2\xD0\xB5\xD1\x82 "
-    "\xE4\xBD\xA0\xE5\xA5\xBD\xE4\xB8\x96\xE7\x95\x8C "
-    "\xE3\x81\x93\xE3\x82\x93\xE3\x81\xAB\xE3\x81\xA1\xE3\x81\xAF \xED\x95\x9C\xEA\xB5\xAD "
-    "\xE0\xA4\xA8\xE0\xA4\xAE\xE0\xA4\xB8\xE0\xA5\x8D\xE0\xA4\xA4\xE0\xA5\x87",
-    "\xF0\x9F\x98\x80\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB \xE2\x80\x94 \xE2\x82\xAC 5 "
-    "\xC2\xA0 \xE3\x80\x80 end",
+    "HTTPServer camelCase McDonald’s École naïve mode\xCC\x80le Üníçödé",
+    "Привет 你好世界 こんにちは 한국 नमस्ते",
+    "😀👩\xE2\x80\x8D💻 — € 5 \xC2\xA0 \xE3\x80\x80 end",
     "",
     " ",
     "the inner parts of the outer thing are where the others were",
 };
+// clang-format on
 
 static infer_status check_text(const out_model *m, const tokenizer *t, const tokenizer *written,
                                const char *s, infer_error *err)
