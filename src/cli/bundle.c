@@ -318,7 +318,7 @@ static int take_lock(fetch *f, int *lock)
     }
     DIR *d = opendir(f->folder);
     for (struct dirent *e; d && (e = readdir(d));) {
-        char *left = strncmp(e->d_name, ".fetch-", 7)
+        char *left = strncmp(e->d_name, ".pull-", 6)
                          ? NULL
                          : arena_printf(&f->a, "%s/%s", f->folder, e->d_name);
         if (left) remove_tree(left, 6);
@@ -341,7 +341,7 @@ static int check_space(const fetch *f)
 
 static int fetch_now(fetch *f)
 {
-    char *temp = arena_printf(&f->a, "%s/.fetch-XXXXXX", f->folder);
+    char *temp = arena_printf(&f->a, "%s/.pull-XXXXXX", f->folder);
     if (!temp) return out_of_memory(f);
     if (!mkdtemp(temp)) return system_error(temp);
     f->temp = temp;

@@ -18,6 +18,8 @@ static const cli_option options[] = {
     { 0 },
 };
 
+#define MAX_TYPES 64
+
 typedef struct row {
     const char *name, *path, *commit; // commit NULL: a file of the models folder
     uint64_t bytes;
@@ -45,20 +47,20 @@ static void describe(row *r)
         if (!strcmp(m.key, "general.architecture") || !strcmp(m.key, "model_type"))
             snprintf(r->type, sizeof r->type, "%s", m.value);
     }
-    uint64_t best = 0;
+    const char *types[MAX_TYPES];
+    uint64_t bytes[MAX_TYPES] = { 0 };
+    int n_types = 0, best = 0;
     for (int i = 0; i < infer_file_n_tensors(f); i++) {
         infer_tensor_info t = infer_file_tensor(f, i);
-        uint64_t sum = 0;
-        // The first tensor of each type sums up all of its kind.
-        bool first = true;
-        for (int k = 0; k < i && first; k++)
-            first = strcmp(infer_file_tensor(f, k).type, t.type);
-        for (int k = i; first && k < infer_file_n_tensors(f); k++) {
-            infer_tensor_info u = infer_file_tensor(f, k);
-            if (!strcmp(u.type, t.type)) sum += u.bytes;
-        }
-        if (sum > best) best = sum, snprintf(r->quant, sizeof r->quant, "%s", t.type);
+        int k = 0;
+        while (k < n_types && strcmp(types[k], t.type))
+            k++;
+        if (k == MAX_TYPES) continue;
+        if (k == n_types) types[n_types++] = t.type;
+        bytes[k] += t.bytes;
+        if (bytes[k] > bytes[best]) best = k;
     }
+    if (n_types) snprintf(r->quant, sizeof r->quant, "%s", types[best]);
     infer_file_close(f);
 }
 

@@ -61,6 +61,11 @@ static int not_found(arena *a, const char *name, const char *store)
                          "%s: no such file, folder or model in the store: the nearest "
                          "is %s",
                          name, near);
+    if (infer_hub_is_name(name))
+        return cli_error(EXIT_FAILED,
+                         "%s: no such file or folder, and not in the store: 'infer pull' "
+                         "fetches models of the hub",
+                         name);
     return cli_error(EXIT_FAILED, "%s: no such file, folder or model in %s", name, store);
 }
 

@@ -251,6 +251,14 @@ double http_delay(CURLcode code, long status, const http_head *head, int tries)
     return 0.25 * (double)(1 << (tries - 1)); // 0.25, 0.5, … 4 s
 }
 
+void http_tell_wait(const http_client *c, const char *what, long status, const http_head *head,
+                    double delay)
+{
+    if (head->retry_after >= 1 && (status == 429 || status == 503))
+        log_line(c->log, INFER_LOG_INFO, "%s: the hub answers %ld: waiting %.0f s", what, status,
+                 delay);
+}
+
 typedef struct body {
     char *text;
     size_t n, cap, limit;
@@ -299,6 +307,7 @@ static infer_status get_once(body *b, long *status, CURL *easy, http_head *head,
             return error_set(err, INFER_IO, "%s: %s: %s", c->repo, what,
                              *detail ? detail : curl_easy_strerror(code));
         if (delay < 0) return http_refusal(c, what, *status, head, err);
+        http_tell_wait(c, what, *status, head, delay);
         if (!http_sleep(c, delay)) return error_set(err, INFER_CANCELLED, "%s: cancelled", c->repo);
         curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, detail);
     }

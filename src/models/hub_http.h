@@ -23,6 +23,7 @@ typedef struct http_client {
     int timeout;                  // seconds
     bool (*alive)(void *user);    // false: give up, INFER_CANCELLED
     void *user;
+    const infer_log *log; // told of long waits
 } http_client;
 
 /* What a reply's headers said; strings are "" where absent. */
@@ -50,6 +51,9 @@ infer_status http_refusal(const http_client *c, const char *what, long status,
                           const http_head *head, infer_error *err);
 /* Seconds to wait before try number `tries` + 1, or -1 where another try is useless. */
 double http_delay(CURLcode code, long status, const http_head *head, int tries);
+/* Says that a server asked for patience, where it did. */
+void http_tell_wait(const http_client *c, const char *what, long status, const http_head *head,
+                    double delay);
 /* Whether the reply is a redirect. */
 bool http_is_redirect(long status);
 double http_now(void);

@@ -633,9 +633,7 @@ static infer_status retry(transfer *t, CURLcode code, long status)
     t->url = NULL;
     t->hops = 0;
     t->not_before = http_now() + delay;
-    if (t->head.retry_after >= 1 && (status == 429 || status == 503))
-        log_line(&p->o->log, INFER_LOG_INFO, "%s: the hub answers %ld: waiting %.0f s",
-                 t->part->e->path, status, delay);
+    http_tell_wait(&p->client, t->part->e->path, status, &t->head, delay);
     return INFER_OK;
 }
 
@@ -888,6 +886,9 @@ static infer_status check_options(pull *p)
     if (o->timeout < 0) return FAIL(p, INFER_ARGUMENT, "timeout: found %d s", o->timeout);
     if (strncmp(end, "http://", 7) && strncmp(end, "https://", 8))
         return FAIL(p, INFER_ARGUMENT, "%s: expected an endpoint that begins with https://", end);
+    bool here = !strncmp(end, "http://127.", 11) || !strncmp(end, "http://localhost", 16);
+    if (p->client.token && !strncmp(end, "http://", 7) && !here)
+        log_line(&o->log, INFER_LOG_WARN, "%s: the token goes there unencrypted", end);
     for (const char *s = o->token; s && *s; s++)
         if (*s <= ' ' || *s > '~' || s - o->token > 1000)
             return FAIL(p, INFER_ARGUMENT,
@@ -909,7 +910,8 @@ infer_status infer_pull(char **path, const char *name, const infer_hub_options *
                                .token = p->o->token && *p->o->token ? p->o->token : NULL,
                                .timeout = p->o->timeout ? p->o->timeout : 30,
                                .alive = alive,
-                               .user = p };
+                               .user = p,
+                               .log = &p->o->log };
     p->n_connections = p->o->n_connections ? p->o->n_connections : 4;
     p->status = hub_name_parse(&p->name, name, &p->mem, p->err);
     p->client.repo = p->name.repo;
