@@ -142,8 +142,7 @@ CURL *http_new(const http_client *c, http_head *head)
     return e;
 }
 
-// scheme, host and port of an address
-static bool same_origin(const char *a, const char *b)
+bool http_same_origin(const char *a, const char *b)
 {
     static const CURLUPart parts[] = { CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT };
     CURLU *u = curl_url(), *v = curl_url();
@@ -174,7 +173,7 @@ infer_status http_aim(CURL *easy, struct curl_slist **list, const http_client *c
         if (more) all = more;
         ok = more;
     }
-    if (c->token && same_origin(url, c->endpoint)) {
+    if (c->token && http_same_origin(url, c->endpoint)) {
         snprintf(line, sizeof line, "Authorization: Bearer %s", c->token);
         struct curl_slist *more = curl_slist_append(all, line);
         if (more) all = more;
@@ -193,17 +192,22 @@ bool http_is_redirect(long status)
     return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+bool http_may_follow(const char *from, const char *to)
+{
+    if (!strncasecmp(to, "https://", 8)) return true;
+    return !strncasecmp(to, "http://", 7) && strncasecmp(from, "https://", 8);
+}
+
 infer_status http_redirect(char **next, CURL *easy, const http_client *c, const char *from,
                            infer_error *err)
 {
     char *to = NULL;
     *next = NULL;
     curl_easy_getinfo(easy, CURLINFO_REDIRECT_URL, &to);
-    bool was_https = !strncasecmp(from, "https://", 8);
     if (!to) return error_set(err, INFER_IO, "%s: a redirect that leads nowhere", c->repo);
-    if (strncasecmp(to, "https://", 8) && (was_https || strncasecmp(to, "http://", 7)))
-        return error_set(err, INFER_IO, "%s: redirect from %s to '%.100s' is refused", c->repo,
-                         was_https ? "https" : "http", to);
+    if (!http_may_follow(from, to))
+        return error_set(err, INFER_IO, "%s: redirect from %.*s to '%.100s' is refused", c->repo,
+                         (int)strcspn(from, ":"), from, to);
     *next = mem_strdup(to);
     return *next ? INFER_OK : error_set(err, INFER_NOMEM, "%s: out of memory", c->repo);
 }

@@ -43,6 +43,10 @@ CURL *http_new(const http_client *c, http_head *head);
  * caller (curl_slist_free_all). Extra lines end with NULL. */
 infer_status http_aim(CURL *easy, struct curl_slist **list, const http_client *c, http_head *head,
                       const char *url, const char *const *extra, infer_error *err);
+/* Whether two addresses have the same scheme, host and port: the token goes nowhere else. */
+bool http_same_origin(const char *a, const char *b);
+/* Whether a redirect may be followed: to https, or from http to http. */
+bool http_may_follow(const char *from, const char *to);
 /* The address that a redirect leads to, checked; freed with mem_free. */
 infer_status http_redirect(char **next, CURL *easy, const http_client *c, const char *from,
                            infer_error *err);

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "models/hub.h"
+#include "models/hub_http.h"
 
 static void names(void **state)
 {
@@ -127,13 +128,50 @@ static void choices(void **state)
     assert_non_null(strstr(choose(FILES("config.json", "x.bin"), NULL), "2 files"));
 }
 
+/* What the token depends on, and that no redirect gives up encryption. */
+static void addresses(void **state)
+{
+    (void)state;
+    assert_true(http_same_origin("https://h.co/a", "https://H.co:443/b?c"));
+    assert_true(http_same_origin("http://h.co:8080", "http://h.co:8080/x"));
+    assert_false(http_same_origin("https://h.co/a", "http://h.co/a"));
+    assert_false(http_same_origin("https://h.co/a", "https://h.co:444/a"));
+    assert_false(http_same_origin("https://h.co/a", "https://cdn.h.co/a"));
+    assert_false(http_same_origin("https://h.co/a", "https://h.co.evil/a"));
+    assert_false(http_same_origin("https://h.co/a", "https://h.co@evil/a"));
+    assert_false(http_same_origin("https://h.co/a", "h.co"));
+    assert_false(http_same_origin("https://h.co/a", ""));
+    assert_true(http_may_follow("https://a/", "HTTPS://b/"));
+    assert_true(http_may_follow("http://a/", "http://b/"));
+    assert_true(http_may_follow("http://a/", "https://b/"));
+    assert_false(http_may_follow("https://a/", "http://a/"));
+    assert_false(http_may_follow("HTTPS://a/", "http://a/"));
+    assert_false(http_may_follow("http://a/", "file:///etc/passwd"));
+    assert_false(http_may_follow("http://a/", "a/b"));
+}
+
+/* What is tried again, and when. */
+static void patience(void **state)
+{
+    (void)state;
+    http_head none = { .retry_after = -1 }, asked = { .retry_after = 7 },
+              long_ = { .retry_after = 1e6 };
+    assert_true(http_delay(CURLE_RECV_ERROR, 0, &none, 1) > 0);
+    assert_true(http_delay(CURLE_OK, 503, &none, 2) > http_delay(CURLE_OK, 503, &none, 1));
+    assert_true(http_delay(CURLE_OK, 429, &asked, 1) == 7);
+    assert_true(http_delay(CURLE_OK, 429, &long_, 1) < 0);
+    assert_true(http_delay(CURLE_OK, 500, &none, HTTP_MAX_TRIES) < 0);
+    static const long final[] = { 400, 401, 403, 404, 416, 451 };
+    for (size_t i = 0; i < sizeof final / sizeof *final; i++)
+        assert_true(http_delay(CURLE_OK, final[i], &none, 1) < 0);
+    assert_true(http_delay(CURLE_PEER_FAILED_VERIFICATION, 0, &none, 1) < 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),
-        cmocka_unit_test(paths),
-        cmocka_unit_test(fits),
-        cmocka_unit_test(choices),
+        cmocka_unit_test(names),   cmocka_unit_test(paths),     cmocka_unit_test(fits),
+        cmocka_unit_test(choices), cmocka_unit_test(addresses), cmocka_unit_test(patience),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
