@@ -62,7 +62,7 @@ float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
             float x_scale = x->scale[k / 32];
             int dot = 0, sum = 0;
             for (int j = 0; j < f->sub; j++)
-                dot += q[i + j] * x->q[k + (size_t)j];
+                dot += q[i + j] * act_value(x->q, k + (size_t)j);
             acc = fmaf(scale[i / f->sub] * x_scale, (float)dot, acc);
             if (!f->has_min) continue;
             for (int j = 0; j < f->sub; j += 16)
@@ -73,9 +73,9 @@ float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
     return acc;
 }
 
-void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t n)
+void quant_act_row(int8_t *q, float *scale, int32_t *sum, const float *x, size_t n)
 {
-    for (size_t b = 0; b < n / 32; b++, x += 32, q += 32, sum += 2) {
+    for (size_t b = 0; b < n / 32; b++, x += 32, q += 32 * ACT_PLANES, sum += 2) {
         uint32_t amax_bits = 0;
         for (int i = 0; i < 32; i++) {
             uint32_t abs = f32_bits(x[i]) & 0x7fffffff;
@@ -85,16 +85,15 @@ void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t
         // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
         // codes are 0, the scale makes every sum NaN.
         bool finite = amax_bits < 0x7f800000u, codes = finite && inv < INFINITY;
-        scale[b] = codes ? amax / 127.0f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
-        if (!codes) inv = 0;
-        int sums[2] = { 0, 0 };
+        scale[b] = codes ? amax / 127.0f * 0x1p-8f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
+        sum[0] = sum[1] = 0;
         for (int i = 0; i < 32; i++) {
-            float v =
-                codes ? rintf(x[i] * inv) : 0; // at most 127, as amax * (127 / amax) rounds to it
-            q[i] = (int8_t)v;
-            sums[i / 16] += q[i];
+            float t = codes ? x[i] * inv : 0; // at most 127, as amax * (127 / amax) rounds to it
+            float hi = rintf(t), lo = rintf((t - hi) * 256);
+            int8_t *p = q + i / 4 * 4 * ACT_PLANES + i % 4;
+            p[0] = (int8_t)hi;
+            p[4] = (int8_t)(lo < -127 ? -127 : lo > 127 ? 127 : lo);
+            sum[i / 16] += 256 * p[0] + p[4];
         }
-        sum[0] = (int16_t)sums[0];
-        sum[1] = (int16_t)sums[1];
     }
 }

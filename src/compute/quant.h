@@ -54,27 +54,38 @@ int quant_find_name(const char *name);
 size_t quant_row_bytes(dtype type, size_t n);
 
 /*
- * A row of activations rounded to int8; 32 elements share a scale. With amax the largest |x| of a
- * block, found as the largest bit pattern without sign (so that NaN is larger than infinity):
- *     inv = 127 / amax, scale = amax / 127, q = x * inv rounded to nearest even: -127..127
- *     amax infinite or NaN: scale NaN (0x7fc00000), q 0
- *     inv infinite (amax 0 or below about 3.7e-37): scale 0, q 0
- * and sums of 16 q each, for the mins and for offsets.
+ * A row of activations rounded to 16 bits, as two planes of 8: 32 elements share one scale, with amax
+ * the largest magnitude of a block, found as the largest bit pattern without sign (so that NaN is larger
+ * than infinity):
+ *     t = x * (127 / amax), hi = t to nearest even, lo = (t - hi) * 256 to nearest even, cut to +-127
+ *     scale = amax / 127 / 256, v = 256 * hi + lo, x is about scale * v
+ *     amax infinite or NaN: scale NaN (0x7fc00000), v 0
+ *     127 / amax infinite (amax 0 or below about 3.7e-37): scale 0, v 0
+ * and sums of 16 v each, for the mins and for offsets. Sixteen bits, because eight cost a KL divergence
+ * of 0.002 on small models and turn a first choice now and then (docs/adr/0004).
  */
+#define ACT_PLANES 2
 typedef struct act_row {
-    const int8_t *q;     // [n]
+    const int8_t *q;     // [n/4, ACT_PLANES, 4]: for each 4 elements their hi, then their lo
     const float *scale;  // [n/32]
-    const int16_t *sum;  // [n/16]
+    const int32_t *sum;  // [n/16]
 } act_row;
+
+/* v of element k. */
+static inline int act_value(const int8_t *q, size_t k)
+{
+    const int8_t *p = q + k / 4 * 4 * ACT_PLANES + k % 4;
+    return 256 * p[0] + p[4];
+}
 
 /* The definition of a quantised dot product, in plain C. For each block of 32, in order, and in it
  * for each sub-block, in order:
- *     acc = fmaf(w.scale * x.scale, (float)sum_i w.q * x.q, acc)
- *     acc = fmaf(w.min, x.scale * (float)sum_i x.q, acc)              where the format has mins
+ *     acc = fmaf(w.scale * x.scale, (float)sum_i w.q * x.v, acc)
+ *     acc = fmaf(w.min, x.scale * (float)sum_i x.v, acc)              where the format has mins
  * Every CPU level gives these bits. n is a multiple of 32 and of the block; the format has unpack.
  */
 float quant_dot(dtype type, const void *row, const act_row *x, size_t n);
 /* The activation rounding itself, in plain C; every CPU level gives these bits. */
-void quant_act_row(int8_t *q, float *scale, int16_t *sum, const float *x, size_t n);
+void quant_act_row(int8_t *q, float *scale, int32_t *sum, const float *x, size_t n);
 
 #endif

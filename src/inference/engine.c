@@ -42,9 +42,9 @@ static act ws_act(infer_engine *e, size_t rows, int width, bool *ok)
     size_t stride = row_stride(width);
     act a = {.stride = stride, .n_cols = width};
     a.x = ws_floats(e, rows, stride, ok);
-    a.q = ws_alloc(e, rows, stride, 1, ok);
+    a.q = ws_alloc(e, rows, stride, ACT_PLANES, ok);
     a.scale = ws_floats(e, rows, stride / 32, ok);
-    a.sum = ws_alloc(e, rows, stride / 16, sizeof(int16_t), ok);
+    a.sum = ws_alloc(e, rows, stride / 16, sizeof(int32_t), ok);
     return a;
 }
 

@@ -44,7 +44,7 @@ static act columns(const act *a, size_t first, int n_cols)
 {
     act v = *a;
     v.x += first;
-    v.q += first;
+    v.q += first * ACT_PLANES;
     v.scale += first / 32;
     v.sum += first / 16;
     v.n_cols = n_cols;

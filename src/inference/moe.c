@@ -35,7 +35,7 @@ static act slice(const act *a, int first, int n)
     act v = *a;
     size_t at = (size_t)first * a->stride;
     v.x += at;
-    v.q += at;
+    v.q += at * ACT_PLANES;
     v.scale += at / 32;
     v.sum += at / 16;
     v.n_rows = n;

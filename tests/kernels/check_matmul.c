@@ -42,16 +42,16 @@ act random_act(act_memory *m, int n_rows, int n_cols, pattern p)
 {
     size_t stride = ((size_t)n_cols + 63) / 64 * 64, n = stride * (size_t)n_rows;
     m->x = fence_new(n * 4);
-    m->q = fence_new(n);
+    m->q = fence_new(n * ACT_PLANES);
     m->scale = fence_new(n / 32 * 4);
-    m->sum = fence_new(n / 16 * 2);
+    m->sum = fence_new(n / 16 * 4);
     act a = {(float *)(void *)m->x.data, (int8_t *)m->q.data, (float *)(void *)m->scale.data,
-             (int16_t *)(void *)m->sum.data, n_rows, n_cols, stride};
+             (int32_t *)(void *)m->sum.data, n_rows, n_cols, stride};
     for (int r = 0; r < n_rows; r++) {
         size_t at = (size_t)r * stride;
         fill(a.x + at, (size_t)n_cols, p);
         if (n_cols % 32 == 0)
-            quant_act_row(a.q + at, a.scale + at / 32, a.sum + at / 16, a.x + at, (size_t)n_cols);
+            quant_act_row(a.q + at * ACT_PLANES, a.scale + at / 32, a.sum + at / 16, a.x + at, (size_t)n_cols);
     }
     return a;
 }
@@ -83,7 +83,7 @@ static void expect(float *y, const tensor *w, const act *x, bool exact, float *r
         if (exact) tensor_row(row, w, o);
         for (int r = 0; r < x->n_rows; r++) {
             size_t at = (size_t)r * x->stride;
-            act_row q = {x->q + at, x->scale + at / 32, x->sum + at / 16};
+            act_row q = {x->q + at * ACT_PLANES, x->scale + at / 32, x->sum + at / 16};
             y[(size_t)r * (size_t)w->n_rows + (size_t)o] =
                 exact ? dot_f32(row, x->x + at, w->n_cols)
                       : quant_dot(w->type, p, &q, (size_t)w->n_cols);
@@ -201,7 +201,7 @@ static void check_act_row(checker *c)
             quant_act_row(b.q, b.scale, b.sum, a.x, (size_t)n);
             c->k->act_row(a.q, a.scale, a.sum, a.x, n);
             check_bits(c, a.scale, b.scale, (size_t)n / 32, "scales");
-            check_true(c, !memcmp(a.q, b.q, (size_t)n) && !memcmp(a.sum, b.sum, (size_t)n / 8),
+            check_true(c, !memcmp(a.q, b.q, (size_t)n * ACT_PLANES) && !memcmp(a.sum, b.sum, (size_t)n / 4),
                        "codes or sums of %d, pattern %d", n, p);
             check_true(c, fence_intact(&m.q) && fence_intact(&m.scale) && fence_intact(&m.sum),
                        "wrote elsewhere");

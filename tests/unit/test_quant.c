@@ -324,33 +324,37 @@ static void extreme_values(void **state)
 static void activation_rounding(void **state)
 {
     (void)state;
-    float x[32] = { 127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f, 125.5f };
-    static const int8_t want[32] = { 127, 0, 2, 2, 0, -2, -127, 126, 126 };
-    int8_t q[32];
+    float x[32] = { 127, 0.5f, 1.5f, 2.25f, -0.25f, -1.5f, -127, 126.5f };
+    // 256 times x, less one where the low plane would be 128
+    static const int want[8] = { 32512, 127, 385, 576, -64, -385, -32512, 32383 };
+    int8_t q[32 * ACT_PLANES];
     float scale;
-    int16_t sum[2];
+    int32_t sum[2];
     x[20] = -3;
     quant_act_row(q, &scale, sum, x, 32);
-    assert_true(scale == 1);
-    for (int i = 0; i < 32; i++)
-        assert_int_equal(q[i], i == 20 ? -3 : want[i]);
-    assert_int_equal(sum[0], 127 + 0 + 2 + 2 + 0 - 2 - 127 + 126 + 126);
-    assert_int_equal(sum[1], -3);
+    assert_true(scale == 1 / 256.0f);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(act_value(q, (size_t)i), want[i]);
+    assert_int_equal(act_value(q, 20), -768);
+    assert_int_equal(sum[0], 32512 + 127 + 385 + 576 - 64 - 385 - 32512 + 32383);
+    assert_int_equal(sum[1], -768);
 
     seed = 4;
     for (int trial = 0; trial < 2000; trial++) {
-        float amax = 0, size = powf(10, (float)(uniform() * 70 - 35));
+        float amax = 0, size = powf(10, (float)(uniform() * 60 - 30));
         for (int i = 0; i < 32; i++) {
             x[i] = normal() * size;
             amax = fmaxf(amax, fabsf(x[i]));
         }
         quant_act_row(q, &scale, sum, x, 32);
-        assert_true(scale == amax / 127);
+        assert_true(scale == amax / 127 / 256);
         int sums[2] = { 0, 0 };
         for (int i = 0; i < 32; i++) {
-            assert_true(q[i] >= -127 && q[i] <= 127);
-            assert_true(fabs((double)x[i] - (double)scale * q[i]) <= 0.50002 * (double)scale);
-            sums[i / 16] += q[i];
+            int v = act_value(q, (size_t)i);
+            assert_true(abs(v) <= 127 * 256);
+            // half a step, one where the low plane was cut, and float32's own rounding
+            assert_true(fabs((double)x[i] - (double)scale * v) <= 1.01 * (double)scale);
+            sums[i / 16] += v;
         }
         assert_true(sum[0] == sums[0] && sum[1] == sums[1]);
     }
@@ -363,21 +367,22 @@ static void activation_specials(void **state)
                                      1e-36f, 3.4e38f, INFINITY, NAN };
     for (int k = 0; k < COUNT_OF(special); k++) {
         float x[64] = { 0 }, scale[2];
-        int8_t q[64];
-        int16_t sum[4];
+        int8_t q[64 * ACT_PLANES];
+        int32_t sum[4];
         x[5] = -special[k];
         x[40] = 1;
         if (!isfinite(special[k])) x[6] = 7;
         quant_act_row(q, scale, sum, x, 64);
-        assert_true(q[40] == 127 && sum[2] == 127 && sum[3] == 0); // the other block is untouched
+        // the other block is untouched
+        assert_true(act_value(q, 40) == 127 * 256 && sum[2] == 127 * 256 && sum[3] == 0);
         bool codes = special[k] >= 1e-36f && isfinite(special[k]);
         for (int i = 0; i < 32; i++)
-            assert_int_equal(q[i], codes && i == 5 ? -127 : 0);
-        assert_int_equal(sum[0], codes ? -127 : 0);
+            assert_int_equal(act_value(q, (size_t)i), codes && i == 5 ? -127 * 256 : 0);
+        assert_int_equal(sum[0], codes ? -127 * 256 : 0);
         if (!isfinite(special[k]))
             assert_int_equal(f32_bits(scale[0]), 0x7fc00000);
         else
-            assert_true(scale[0] == (codes ? special[k] / 127 : 0));
+            assert_true(scale[0] == (codes ? special[k] / 127 / 256 : 0));
     }
 }
 
@@ -390,8 +395,8 @@ static void dot_is_the_dot(void **state)
         size_t size;
         uint8_t *blocks = read_golden(f, ".blocks", &size);
         float x[TAME], w[TAME], scale[TAME / 32];
-        int8_t q[TAME];
-        int16_t sum[TAME / 16];
+        int8_t q[TAME * ACT_PLANES];
+        int32_t sum[TAME / 16];
         seed = 5;
         for (int trial = 0; trial < 20; trial++) {
             for (int i = 0; i < TAME; i++)
@@ -402,7 +407,7 @@ static void dot_is_the_dot(void **state)
             for (size_t n = 256; n <= TAME; n += 256) {
                 double want = 0, terms = 0;
                 for (size_t i = 0; i < n; i++) {
-                    double term = (double)w[i] * (double)scale[i / 32] * q[i];
+                    double term = (double)w[i] * (double)scale[i / 32] * act_value(q, i);
                     want += term;
                     terms += fabs(term);
                 }
@@ -421,8 +426,8 @@ static void dot_order(void **state)
     (void)state;
     seed = 6;
     float x[ROW], y[ROW], scale[ROW / 32], w_scale[8], w_min[8];
-    int8_t q[ROW], w[ROW];
-    int16_t sum[ROW / 16];
+    int8_t q[ROW * ACT_PLANES], w[ROW];
+    int32_t sum[ROW / 16];
     uint8_t block[144];
     for (int trial = 0; trial < 100; trial++) {
         for (int i = 0; i < ROW; i++)
@@ -434,7 +439,7 @@ static void dot_order(void **state)
         for (int b = 0; b < 8; b++) {
             int dot = 0;
             for (int i = 32 * b; i < 32 * b + 32; i++)
-                dot += w[i] * q[i];
+                dot += w[i] * act_value(q, (size_t)i);
             acc = fmaf(w_scale[b] * scale[b], (float)dot, acc);
             acc = fmaf(w_min[b], scale[b] * (float)(sum[2 * b] + sum[2 * b + 1]), acc);
         }

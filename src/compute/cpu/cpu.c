@@ -181,7 +181,7 @@ static void cpu_prepare(const worker *w, act *a)
     if (a->n_cols % 32) return; // only float weights can follow
     for (int r = begin; r < end; r++) {
         size_t at = (size_t)r * a->stride;
-        w->dev->k->act_row(a->q + at, a->scale + at / 32, a->sum + at / 16, a->x + at, a->n_cols);
+        w->dev->k->act_row(a->q + at * ACT_PLANES, a->scale + at / 32, a->sum + at / 16, a->x + at, a->n_cols);
     }
 }
 
@@ -443,9 +443,9 @@ static void cpu_gather(const worker *w, act *y, const act *x, const int32_t *ind
     for (int i = begin; i < end; i++) {
         size_t to = (size_t)i * y->stride, from = (size_t)index[i] * x->stride;
         memcpy(y->x + to, x->x + from, x->stride * sizeof(float));
-        memcpy(y->q + to, x->q + from, x->stride);
+        memcpy(y->q + to * ACT_PLANES, x->q + from * ACT_PLANES, x->stride * ACT_PLANES);
         memcpy(y->scale + to / 32, x->scale + from / 32, x->stride / 32 * sizeof(float));
-        memcpy(y->sum + to / 16, x->sum + from / 16, x->stride / 16 * sizeof(int16_t));
+        memcpy(y->sum + to / 16, x->sum + from / 16, x->stride / 16 * sizeof(int32_t));
     }
 }
 

@@ -7,6 +7,7 @@
 #define COMPUTE_CPU_FLOAT_KERNELS_H
 
 #include <math.h>
+#include <string.h>
 
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/vec_math.h"
@@ -183,31 +184,47 @@ static double exp_sum(float *y, const float *x, float shift, int n)
     return sum;
 }
 
-/* ---- rounding to int8 ---- */
+/* ---- rounding to 16 bits ---- */
 
-static void act_row_int8(int8_t *q, float *scale, int16_t *sum, const float *x, int n)
+/* hi and lo [16] of t; returns the sum of 256 * hi + lo. */
+KERNEL_INLINE int split_planes(int8_t *hi, int8_t *lo, v16 t)
 {
-    for (int b = 0; b < n / 32; b++, x += 32, q += 32, sum += 2) {
-        v16 lo = v16_load(x), hi = v16_load(x + 16);
-        uint32_t bits = v16_max_bits(lo, hi);
+    v16 magic = v16_set1(0x1.8p23f), zero = v16_set1(0), least = v16_set1(-127);
+    v16 high = v16_sub(v16_add(t, magic), magic); // to nearest even
+    v16 rest = v16_mul(v16_sub(t, high), v16_set1(256));
+    rest = v16_max(rest, least);
+    rest = v16_sub(zero, v16_max(v16_sub(zero, rest), least)); // at most 127
+    return 256 * v16_store_i8(hi, high) + v16_store_i8(lo, rest);
+}
+
+static void act_row_planes(int8_t *q, float *scale, int32_t *sum, const float *x, int n)
+{
+    for (int b = 0; b < n / 32; b++, x += 32, q += 32 * ACT_PLANES, sum += 2) {
+        v16 first = v16_load(x), second = v16_load(x + 16);
+        uint32_t bits = v16_max_bits(first, second);
         float amax = f32_from_bits(bits), inv = 127.0f / amax;
         bool finite = bits < 0x7f800000u;
         if (!finite || !(inv < INFINITY)) { // nothing to see, or NaN in all sums: as quant_act_row
             scale[b] = finite ? 0.0f : f32_from_bits(0x7fc00000u);
-            lo = hi = v16_set1(0);
+            first = second = v16_set1(0);
         } else {
-            scale[b] = amax / 127.0f;
-            lo = v16_mul(lo, v16_set1(inv));
-            hi = v16_mul(hi, v16_set1(inv));
+            scale[b] = amax / 127.0f * 0x1p-8f;
+            first = v16_mul(first, v16_set1(inv));
+            second = v16_mul(second, v16_set1(inv));
         }
-        sum[0] = (int16_t)v16_store_i8(q, lo);
-        sum[1] = (int16_t)v16_store_i8(q + 16, hi);
+        int8_t hi[32], lo[32];
+        sum[0] = split_planes(hi, lo, first);
+        sum[1] = split_planes(hi + 16, lo + 16, second);
+        for (int k = 0; k < 32; k += 4) {
+            memcpy(q + k * ACT_PLANES, hi + k, 4);
+            memcpy(q + k * ACT_PLANES + 4, lo + k, 4);
+        }
     }
 }
 
 static inline void float_kernels_install(cpu_kernels *k)
 {
-    k->act_row = act_row_int8;
+    k->act_row = act_row_planes;
     k->rms_norm = rms_norm;
     k->layer_norm = layer_norm;
     k->rope = rope;

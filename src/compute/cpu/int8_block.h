@@ -29,7 +29,7 @@ typedef struct shape {
 
 /* A tile of activations: dwords, scales and sums of its rows side by side. */
 typedef struct x_tile {
-    const int8_t *q;     // [n_cols / 4, rows, 4]
+    const int8_t *q;     // [n_cols / 4, rows, ACT_PLANES, 4]
     const float *scale;  // [n_cols / 32, rows]
     const int *init;     // [n_cols / sub, rows]: -offset * sum, where there is an offset
     const float *sum;    // [n_cols / sub, rows]: scale * sum, where there are mins
@@ -49,27 +49,32 @@ KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const v
                                   const x_tile *x, int block, int rows, int panels)
 {
     int subs = 32 / f.sub, width = dot_width(f.w_max);
-    size_t step = (size_t)rows * 4;
+    size_t step = (size_t)rows * 4 * ACT_PLANES;
     const int8_t *q = x->q + (size_t)block * 8 * step;
     const float *x_scale = x->scale + (size_t)block * (size_t)rows;
     KERNEL_UNROLL for (int s = 0; s < subs; s++) {
         size_t at = (size_t)(block * subs + s) * (size_t)rows;
-        vi dot[TILE_ROWS * TILE_PANELS];
+        vi dot[TILE_ROWS * TILE_PANELS], high[TILE_ROWS * TILE_PANELS]; // v = 256 * high + low
         KERNEL_UNROLL for (int r = 0; r < rows; r++)
             KERNEL_UNROLL for (int p = 0; p < panels; p++)
+            {
                 dot[r * panels + p] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
+                high[r * panels + p] = vi_zero();
+            }
         KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
             KERNEL_UNROLL for (int r = 0; r < rows; r++)
                 KERNEL_UNROLL for (int p = 0; p < panels; p++) {
-                    vi *d = &dot[r * panels + p];
-                    *d = vi_dot(*d, w + p * 8 + j, q + (size_t)j * step + r * 4, step, width,
-                                f.w_max);
+                    vi *h = &high[r * panels + p], *d = &dot[r * panels + p];
+                    const int8_t *v = q + (size_t)j * step + r * 4 * ACT_PLANES;
+                    *h = vi_dot(*h, w + p * 8 + j, v, step, width, f.w_max);
+                    *d = vi_dot(*d, w + p * 8 + j, v + 4, step, width, f.w_max);
                 }
         KERNEL_UNROLL for (int r = 0; r < rows; r++)
             KERNEL_UNROLL for (int p = 0; p < panels; p++) {
                 vf *a = &acc[r * panels + p];
                 vf ws = vf_mul(scale[p * subs + s], vf_set1(x_scale[r]));
-                *a = vf_fma(ws, vi_to_vf(dot[r * panels + p]), *a);
+                vi sum = vi_add(dot[r * panels + p], vi_sll(high[r * panels + p], 8));
+                *a = vf_fma(ws, vi_to_vf(sum), *a);
                 if (f.has_min) *a = vf_fma(min[p * subs + s], vf_set1(x->sum[at + (size_t)r]), *a);
             }
     }

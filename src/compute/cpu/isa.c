@@ -73,7 +73,7 @@ size_t matmul_scratch_bytes(int n_cols)
     size_t int8 = chunk * PANEL * 3 + chunk / 16 * 4 * (4 * PANEL + 2) // two panels' chunk, rows
                   + rows * PANEL * 2 * 4                               // sums
                   + PANEL * (n + n / 4)                                // the last panel's rows
-                  + rows * (n + n / 8 + n / 4 + n / 4);                // activations
+                  + rows * (n * ACT_PLANES + n / 8 + n / 4 + n / 4);                // activations
     size_t f_rows = (size_t)f32_group(n_cols);
     size_t f32 = ((size_t)F32_CHUNK * 3 + 16) * PANEL * 4 + f_rows * PANEL * 2 * 4 + f_rows * n * 4;
     size_t ref = n * 4 + 4096;

@@ -21,13 +21,13 @@
 #define KV_TILE 64      // positions in a tile of the KV cache
 #define MATMUL_PREPARED 8 // from this many rows on, a panel is unpacked once into scratch
 
-/* Prepared activations, [n_rows, …]: float32, and int8 by blocks of 32 as in quant.h. The strides of
- * x and q are `stride` elements, of scale stride/32, of sum stride/16. */
+/* Prepared activations, [n_rows, …]: float32, and 16 bits by blocks of 32 as in quant.h. The strides of
+ * x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of sum stride/16. */
 typedef struct act {
     float *x;
     int8_t *q;
     float *scale;
-    int16_t *sum;
+    int32_t *sum;
     int n_rows, n_cols;
     size_t stride; // multiple of 64
 } act;
@@ -78,7 +78,7 @@ typedef struct cpu_kernels {
      * acc32 = fmaf(w[k], x[k], acc32); acc += acc32 after each block; the last block may be short. */
     void (*matmul_f32)(const matmul_args *a);
     /* The bits of quant_act_row; n is a multiple of 32. */
-    void (*act_row)(int8_t *q, float *scale, int16_t *sum, const float *x, int n);
+    void (*act_row)(int8_t *q, float *scale, int32_t *sum, const float *x, int n);
 
     /* y = x / sqrt(mean(x^2) + eps) * (offset + w); w NULL: times 1. y may be x. Sums in float64. */
     void (*rms_norm)(float *y, const float *x, const float *w, float offset, float eps, int n);

@@ -1,5 +1,5 @@
 /*
- * matmul_int8.h: products of quantised weights and int8 activations, written once over the registers
+ * matmul_int8.h: products of quantised weights and activations of two int8 planes, written once over the registers
  * of vec_matmul.h. A level's matmul_<level>.c includes its vec_<level>.h, then this file.
  *
  * A panel is LANES outputs. 32 k of it are 8 vectors w[0 … 7]: lane i of w[j] has the 4 bytes
@@ -165,16 +165,18 @@ static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at
 {
     int n = x->n_cols, per = f.sub / 16;
     size_t row = (size_t)first * x->stride;
-    int8_t *q = x->q + row;
+    int8_t *q = x->q + row * ACT_PLANES;
     float *scale = x->scale + row / 32;
     x_tile t = {0};
     if (rows > 1) {
-        q = scratch_take(at, (size_t)rows * (size_t)n);
+        q = scratch_take(at, (size_t)rows * (size_t)n * ACT_PLANES);
         scale = scratch_take(at, (size_t)rows * (size_t)(n / 32) * sizeof(float));
         for (int r = 0; r < rows; r++) {
-            const int8_t *from = x->q + row + (size_t)r * x->stride;
+            const int8_t *from = x->q + (row + (size_t)r * x->stride) * ACT_PLANES;
             const float *from_scale = x->scale + (row + (size_t)r * x->stride) / 32;
-            for (int k = 0; k < n / 4; k++) memcpy(q + ((size_t)k * rows + r) * 4, from + k * 4, 4);
+            for (int k = 0; k < n / 4; k++)
+                memcpy(q + ((size_t)k * rows + r) * 4 * ACT_PLANES, from + k * 4 * ACT_PLANES,
+                       4 * ACT_PLANES);
             for (int b = 0; b < n / 32; b++) scale[(size_t)b * rows + r] = from_scale[b];
         }
     }
@@ -182,7 +184,7 @@ static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at
     int *init = f.offset ? scratch_take(at, sums * sizeof *init) : NULL;
     float *sum = f.has_min ? scratch_take(at, sums * sizeof *sum) : NULL;
     for (int r = 0; r < rows; r++) {
-        const int16_t *from = x->sum + (row + (size_t)r * x->stride) / 16;
+        const int32_t *from = x->sum + (row + (size_t)r * x->stride) / 16;
         const float *from_scale = x->scale + (row + (size_t)r * x->stride) / 32;
         for (int b = 0; b < n / f.sub; b++) {
             int v = per == 1 ? from[b] : from[2 * b] + from[2 * b + 1];
@@ -279,7 +281,7 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
         for (int t = 0; t < x->n; t++) {
             size_t rows = (size_t)x->rows[t];
             x_tile xt = x->tile[t];
-            xt.q += (size_t)k * rows;
+            xt.q += (size_t)k * rows * ACT_PLANES;
             xt.scale += (size_t)(k / 32) * rows;
             if (xt.init) xt.init += (size_t)(k / f->f.sub) * rows;
             if (xt.sum) xt.sum += (size_t)(k / f->f.sub) * rows;

@@ -15,7 +15,10 @@ static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most
     size_t n = row_bytes ? bytes / row_bytes / 8 * 8 : (size_t)most;
     return n < (size_t)least ? least : n > (size_t)most ? most : (int)n;
 }
-static inline int int8_group(int n_cols) { return group_rows(512 << 10, (size_t)n_cols, 32, 256); }
+static inline int int8_group(int n_cols)
+{
+    return group_rows(512 << 10, (size_t)n_cols * ACT_PLANES, 32, 256);
+}
 static inline int f32_group(int n_cols) { return group_rows(512 << 10, (size_t)n_cols * 4, 16, 128); }
 
 /* A bump pointer; each piece is 64-byte aligned. */

@@ -14,7 +14,7 @@ static float dot_int8(const int8_t *q, const float *scale, const float *min, int
     for (int i = 0; i < n; i += sub) {
         float x_scale = x->scale[i / 32];
         int dot = 0, sum = 0;
-        for (int j = i; j < i + sub; j++) dot += q[j] * x->q[j];
+        for (int j = i; j < i + sub; j++) dot += q[j] * act_value(x->q, (size_t)j);
         acc = fmaf(scale[i / sub] * x_scale, (float)dot, acc);
         if (!min) continue;
         for (int j = i; j < i + sub; j += 16) sum += x->sum[j / 16];
@@ -34,7 +34,7 @@ static void matmul_int8(const matmul_args *a)
         f->unpack(q, scale, min, w->data + (size_t)o * w->row_bytes, (size_t)n);
         for (int r = 0; r < a->x->n_rows; r++) {
             size_t at = (size_t)r * a->x->stride;
-            act_row x = {a->x->q + at, a->x->scale + at / 32, a->x->sum + at / 16};
+            act_row x = {a->x->q + at * ACT_PLANES, a->x->scale + at / 32, a->x->sum + at / 16};
             a->y[(size_t)r * a->y_stride + (size_t)o] =
                 dot_int8(q, scale, f->has_min ? min : NULL, f->sub, &x, n);
         }
