@@ -6,10 +6,10 @@
  * an answer.
  *
  * Conventions. Every call that can fail takes an infer_error last (NULL is allowed) and returns
- * infer_status; a call that returns a pointer gives NULL on failure, one that returns a count -1. On
- * failure out parameters are NULL or untouched, and nothing needs freeing. Option structs may be NULL;
- * zero-initialised fields are the defaults; struct_size is sizeof the struct or 0, which means the
- * struct of version 1.0. free and close accept NULL. Shapes are row-major, slowest first.
+ * infer_status; a call that returns a pointer gives NULL on failure, one that returns a count -1.
+ * On failure out parameters are NULL or untouched, and nothing needs freeing. Option structs may be
+ * NULL; zero-initialised fields are the defaults; struct_size is sizeof the struct or 0, which
+ * means the struct of version 1.0. free and close accept NULL. Shapes are row-major, slowest first.
  */
 #ifndef INFER_H
 #define INFER_H
@@ -30,8 +30,8 @@ typedef struct infer_session infer_session;
 
 typedef struct infer_model_options {
     size_t struct_size;
-    bool no_mmap;      // read the file into memory instead of mapping it
-    bool mlock;        // keep the weights in memory (a warning where the system refuses)
+    bool no_mmap; // read the file into memory instead of mapping it
+    bool mlock;   // keep the weights in memory (a warning where the system refuses)
     infer_log log;
 } infer_model_options;
 
@@ -47,10 +47,10 @@ INFER_API infer_status infer_model_open(infer_model **out, const char *path,
 INFER_API void infer_model_close(infer_model *model);
 
 typedef struct infer_model_info {
-    const char *arch;    // "gemma3"
+    const char *arch; // "gemma3"
     const char *path;
-    const char *name;    // general.name, or the folder's name
-    const char *quant;   // the type that most weight bytes have, "q4_k"
+    const char *name;  // general.name, or the folder's name
+    const char *quant; // the type that most weight bytes have, "q4_k"
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx_train, window;
     uint64_t n_params, weight_bytes, file_bytes;
     uint64_t repacked_bytes; // of weights held in memory in another order than the file's
@@ -61,23 +61,23 @@ INFER_API infer_model_info infer_model_describe(const infer_model *model);
 
 typedef struct infer_tensor_info {
     const char *name;
-    const char *type;      // "q4_k"
+    const char *type; // "q4_k"
     int n_dims;
-    int64_t dims[5];       // slowest first
+    int64_t dims[5]; // slowest first
     uint64_t bytes;
 } infer_tensor_info;
 
-/* ---- looking into a file without running it --------------------------------------------------- */
+/* ---- looking into a file without running it -------------------------------------------------- */
 
 typedef struct infer_file infer_file;
 typedef struct infer_meta_info {
     const char *key;
-    const char *type;      // "u32", "string", "array of string"
-    const char *value;     // as text; arrays show the first items and the count
+    const char *type;  // "u32", "string", "array of string"
+    const char *value; // as text; arrays show the first items and the count
 } infer_meta_info;
 
-/* Reads only the directory of a GGUF file or safetensors folder: architectures that cannot be run and
- * files with a vocabulary alone are fine. Strings live as long as the handle. */
+/* Reads only the directory of a GGUF file or safetensors folder: architectures that cannot be run
+ * and files with a vocabulary alone are fine. Strings live as long as the handle. */
 INFER_API infer_status infer_file_open(infer_file **out, const char *path, infer_error *err);
 INFER_API void infer_file_close(infer_file *file);
 INFER_API const char *infer_file_format(const infer_file *file); // "GGUF v3", "safetensors"
@@ -93,7 +93,8 @@ INFER_API infer_tensor_info infer_file_tensor(const infer_file *file, int i);
 INFER_API infer_status infer_tokenizer_open(infer_tokenizer **out, const char *path,
                                             infer_error *err);
 INFER_API void infer_tokenizer_close(infer_tokenizer *tok);
-/* The model's own; lives as long as the model; NULL where the file has no vocabulary. Not closed. */
+/* The model's own; lives as long as the model; NULL where the file has no vocabulary. Not closed.
+ */
 INFER_API const infer_tokenizer *infer_model_tokenizer(const infer_model *model);
 
 typedef struct infer_tokenize_options {
@@ -118,7 +119,7 @@ INFER_API int32_t infer_token_bos(const infer_tokenizer *tok); // -1: none
 INFER_API int32_t infer_token_eos(const infer_tokenizer *tok); // -1: none
 INFER_API void infer_free(void *p);
 
-/* ---- engine and sequences --------------------------------------------------------------------- */
+/* ---- engine and sequences -------------------------------------------------------------------- */
 
 typedef struct infer_engine_options {
     size_t struct_size;
@@ -129,8 +130,8 @@ typedef struct infer_engine_options {
     int max_rows;          // most rows in a step; 0: 512
     const char *backend;   // "cpu"; NULL: the default
     const char *cpu_level; // "ref", "avx2", "avx512vnni"; NULL: the best this machine has
-    bool exact;            // float32 activations, KV cache and sums: no rounding to 16 bits or float16
-    const char *kv_type;   // "f16", "f32"; NULL: f16, or f32 with exact
+    bool exact; // float32 activations, KV cache and sums: no rounding to 16 bits or float16
+    const char *kv_type; // "f16", "f32"; NULL: f16, or f32 with exact
     infer_log log;
 } infer_engine_options;
 
@@ -164,8 +165,8 @@ INFER_API infer_status infer_sequence_rope_length(infer_sequence *seq, int n, in
 
 enum {
     INFER_WANT_NOTHING = 0,
-    INFER_WANT_LOGITS = 1,  // infer_logits of this row
-    INFER_WANT_HIDDEN = 2,  // infer_hidden: the last layer's output before the final norm
+    INFER_WANT_LOGITS = 1, // infer_logits of this row
+    INFER_WANT_HIDDEN = 2, // infer_hidden: the last layer's output before the final norm
 };
 
 typedef struct infer_row {
@@ -176,10 +177,10 @@ typedef struct infer_row {
 } infer_row;
 
 /*
- * One pass over the weights for any mixture of rows: prefill chunks and single tokens of any number of
- * sequences. Rows of one sequence are consecutive and take its next positions in order. A row's result
- * depends on its sequence alone, to the bit. On failure (an id outside the vocabulary, no room in the
- * context or the cache: INFER_LIMIT) no sequence has changed.
+ * One pass over the weights for any mixture of rows: prefill chunks and single tokens of any number
+ * of sequences. Rows of one sequence are consecutive and take its next positions in order. A row's
+ * result depends on its sequence alone, to the bit. On failure (an id outside the vocabulary, no
+ * room in the context or the cache: INFER_LIMIT) no sequence has changed.
  */
 INFER_API infer_status infer_step(infer_engine *engine, const infer_row *rows, int n_rows,
                                   infer_error *err);
@@ -190,9 +191,9 @@ INFER_API const float *infer_hidden(const infer_engine *engine, int row);
 
 /* Called on one thread between two operations of a step; see infer_engine_capture. */
 typedef struct infer_capture {
-    float *hidden;        // [n_layers + 1, n_rows, d_model] of the next step, or NULL
-    float *attention;     // [n_heads, n_rows, n_rows] of `layer`; only where all rows of the step belong
-                          // to one sequence that was empty; or NULL
+    float *hidden;    // [n_layers + 1, n_rows, d_model] of the next step, or NULL
+    float *attention; // [n_heads, n_rows, n_rows] of `layer`; only where all rows of the step
+                      // belong to one sequence that was empty; or NULL
     int layer;
 } infer_capture;
 /* Writes what the next step computes into the caller's buffers; NULL ends it. */
@@ -202,19 +203,20 @@ INFER_API infer_status infer_engine_capture(infer_engine *engine, const infer_ca
 /* A step in progress ends with INFER_CANCELLED at its next layer. Any thread or signal handler. */
 INFER_API void infer_engine_cancel(infer_engine *engine);
 
-/* ---- sampling ---------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------- */
 
 /* Zero means off. Order: repetition, frequency and presence penalties, temperature, top_k, top_p,
- * min_p, draw. temperature 0 (or below 1e-6) is greedy: the largest logit, ties to the lowest id. */
+ * min_p, draw. temperature 0 (or below 1e-6) is greedy: the largest logit, ties to the lowest id.
+ */
 typedef struct infer_sampling {
     float temperature;
     int top_k;
-    float top_p;              // nucleus (Holtzman et al. 2020); 0 and 1: off
-    float min_p;              // of the largest probability
-    float repeat_penalty;     // Keskar et al. 2019; 0 and 1: off
-    int repeat_window;        // the last tokens that penalties see; 0: 64; -1: all
+    float top_p;          // nucleus (Holtzman et al. 2020); 0 and 1: off
+    float min_p;          // of the largest probability
+    float repeat_penalty; // Keskar et al. 2019; 0 and 1: off
+    int repeat_window;    // the last tokens that penalties see; 0: 64; -1: all
     float frequency_penalty, presence_penalty;
-    uint64_t seed;            // 0: a fresh one each time, told in the stats
+    uint64_t seed; // 0: a fresh one each time, told in the stats
 } infer_sampling;
 
 typedef struct infer_sampler infer_sampler;
@@ -222,8 +224,8 @@ typedef struct infer_sampler infer_sampler;
 INFER_API infer_sampler *infer_sampler_new(const infer_sampling *sampling, int n_vocab, int n_ctx,
                                            infer_error *err);
 INFER_API void infer_sampler_free(infer_sampler *sampler);
-/* The next id; logits [n_vocab] are left as they are. NaN is never chosen; all NaN gives -1. No heap
- * allocation. */
+/* The next id; logits [n_vocab] are left as they are. NaN is never chosen; all NaN gives -1. No
+ * heap allocation. */
 INFER_API int32_t infer_sample(infer_sampler *sampler, const float *logits);
 /* Tells the sampler of a token that is now part of the text (prompt tokens too). */
 INFER_API void infer_sampler_accept(infer_sampler *sampler, int32_t id);
@@ -232,37 +234,42 @@ INFER_API uint64_t infer_sampler_seed(const infer_sampler *sampler);
 INFER_API void infer_penalise(const infer_sampling *sampling, float *logits, int n_vocab,
                               const int32_t *seen, int n_seen);
 
-/* ---- session: the simple face -------------------------------------------------------------------- */
+/* ---- session: the simple face
+ * -------------------------------------------------------------------- */
 
 typedef struct infer_session_options {
     size_t struct_size;
-    int n_ctx;                  // 0: as infer_engine_options
+    int n_ctx; // 0: as infer_engine_options
     int n_threads;
-    int max_tokens;             // most generated tokens; 0: until the end or the context
+    int max_tokens; // most generated tokens; 0: until the end or the context
     const char *backend, *cpu_level, *kv_type;
     bool exact, ignore_eos;
     infer_sampling sampling;
-    const char *const *stop;    // NULL-terminated list; generation ends before the string
+    const char *const *stop; // NULL-terminated list; generation ends before the string
     infer_log log;
     /* Progress of prompt processing: rows done of n; NULL: none. */
     void (*progress)(int done, int n, void *user);
     void *progress_user;
 } infer_session_options;
 
-typedef enum infer_finish { INFER_FINISH_NONE, INFER_FINISH_STOP, INFER_FINISH_LENGTH,
-                            INFER_FINISH_CANCELLED } infer_finish;
+typedef enum infer_finish {
+    INFER_FINISH_NONE,
+    INFER_FINISH_STOP,
+    INFER_FINISH_LENGTH,
+    INFER_FINISH_CANCELLED
+} infer_finish;
 
 INFER_API infer_status infer_session_new(infer_session **out, const infer_model *model,
                                          const infer_session_options *options, infer_error *err);
 INFER_API void infer_session_free(infer_session *session);
-/* Tokenises text (with the model's BOS rule) and feeds it; after earlier text it continues it, without
- * another BOS. A prompt that does not fit is INFER_LIMIT and changes nothing. */
+/* Tokenises text (with the model's BOS rule) and feeds it; after earlier text it continues it,
+ * without another BOS. A prompt that does not fit is INFER_LIMIT and changes nothing. */
 INFER_API infer_status infer_session_prompt(infer_session *session, const char *text,
                                             infer_error *err);
-INFER_API infer_status infer_session_prompt_ids(infer_session *session, const int32_t *ids, size_t n,
-                                                infer_error *err);
-/* Generates until there is text to show: whole UTF-8, NUL-terminated, valid until the next call. NULL at
- * the end or on failure (err->code tells which). No heap allocation. */
+INFER_API infer_status infer_session_prompt_ids(infer_session *session, const int32_t *ids,
+                                                size_t n, infer_error *err);
+/* Generates until there is text to show: whole UTF-8, NUL-terminated, valid until the next call.
+ * NULL at the end or on failure (err->code tells which). No heap allocation. */
 INFER_API const char *infer_session_next(infer_session *session, infer_error *err);
 /* The next id alone, -1 at the end or on failure; not to be mixed with infer_session_next. */
 INFER_API int32_t infer_session_next_id(infer_session *session, infer_error *err);
@@ -273,37 +280,38 @@ INFER_API infer_sequence *infer_session_sequence(infer_session *session);
 INFER_API void infer_session_cancel(infer_session *session);
 
 typedef struct infer_stats {
-    int n_prompt, n_generated;     // tokens
-    double prompt_s, generate_s;   // seconds
-    double first_token_s;          // from the prompt's start to the first token
-    uint64_t bytes_per_token;      // weight bytes that one generated token reads
+    int n_prompt, n_generated;   // tokens
+    double prompt_s, generate_s; // seconds
+    double first_token_s;        // from the prompt's start to the first token
+    uint64_t bytes_per_token;    // weight bytes that one generated token reads
     uint64_t mapped_bytes, kv_bytes, work_bytes;
     uint64_t seed;
     infer_finish finish;
 } infer_stats;
 INFER_API infer_stats infer_session_stats(const infer_session *session);
 
-/* ---- chat --------------------------------------------------------------------------------------- */
+/* ---- chat ------------------------------------------------------------------------------------ */
 
-/* A chat template: Jinja, as Hugging Face transformers sets it up, sandboxed and bounded. Immutable:
- * any number of threads may render one. */
+/* A chat template: Jinja, as Hugging Face transformers sets it up, sandboxed and bounded.
+ * Immutable: any number of threads may render one. */
 typedef struct infer_template infer_template;
 
 /* Compiles `source` (NUL-terminated), or the tokenizer's own template where it is NULL
- * (INFER_NOT_FOUND: it has none). tok is borrowed and must outlive the template; it gives bos_token and
- * eos_token, and may be NULL for rendering text alone. Errors name the line. */
+ * (INFER_NOT_FOUND: it has none). tok is borrowed and must outlive the template; it gives bos_token
+ * and eos_token, and may be NULL for rendering text alone. Errors name the line. */
 INFER_API infer_status infer_template_new(infer_template **out, const infer_tokenizer *tok,
                                           const char *source, infer_error *err);
 INFER_API void infer_template_free(infer_template *t);
 
 /* context: a JSON object of n bytes with what the template sees (messages, tools,
- * add_generation_prompt, …). now: "2026-07-26T12:00:00", the time that strftime_now formats; NULL: the
- * local time. *text is NUL-terminated, the caller's, freed with infer_free. INFER_ARGUMENT: the template
- * refused, in its own words; INFER_LIMIT: a bound on steps, memory or output. */
+ * add_generation_prompt, …). now: "2026-07-26T12:00:00", the time that strftime_now formats; NULL:
+ * the local time. *text is NUL-terminated, the caller's, freed with infer_free. INFER_ARGUMENT: the
+ * template refused, in its own words; INFER_LIMIT: a bound on steps, memory or output. */
 INFER_API infer_status infer_template_render(const infer_template *t, char **text, size_t *n_text,
                                              const char *context, size_t n, const char *now,
                                              infer_error *err);
-/* Likewise as ids. Special tokens count only where the template wrote them; in messages they are text. */
+/* Likewise as ids. Special tokens count only where the template wrote them; in messages they are
+ * text. */
 INFER_API infer_status infer_template_ids(const infer_template *t, int32_t **ids, size_t *n_ids,
                                           const char *context, size_t n, const char *now,
                                           infer_error *err);
@@ -313,15 +321,16 @@ typedef struct infer_message {
     const char *content; // UTF-8
 } infer_message;
 
-/* The whole conversation so far, rendered by t (NULL: the model's template) and fed; what the session
- * already holds of it is not computed again. Then infer_session_next gives the answer. A conversation
- * that does not fit is INFER_LIMIT and changes nothing. */
+/* The whole conversation so far, rendered by t (NULL: the model's template) and fed; what the
+ * session already holds of it is not computed again. Then infer_session_next gives the answer. A
+ * conversation that does not fit is INFER_LIMIT and changes nothing. */
 INFER_API infer_status infer_session_chat(infer_session *session, const infer_message *messages,
                                           size_t n, const infer_template *t, infer_error *err);
 /* Forgets all text; the engine and its memory stay. */
 INFER_API void infer_session_clear(infer_session *session);
 
-/* ---- next-token probabilities --------------------------------------------------------------------- */
+/* ---- next-token probabilities
+ * --------------------------------------------------------------------- */
 
 typedef struct infer_prediction {
     int32_t id;
@@ -332,10 +341,11 @@ typedef struct infer_prediction {
  * (at most n_vocab). */
 INFER_API int infer_top_k(const float *logits, int n_vocab, int k, infer_prediction *out);
 
-/* ---- machine --------------------------------------------------------------------------------------- */
+/* ---- machine
+ * --------------------------------------------------------------------------------------- */
 
-/* Names of the CPU levels this build knows, from the slowest up, and whether this machine runs them;
- * NULL past the last. */
+/* Names of the CPU levels this build knows, from the slowest up, and whether this machine runs
+ * them; NULL past the last. */
 INFER_API const char *infer_cpu_level(int i, bool *here);
 /* The level that is chosen by default. */
 INFER_API const char *infer_cpu_best(void);
@@ -348,9 +358,9 @@ INFER_API void infer_cpu_name(char *text, size_t size);
 /* Read bandwidth in bytes per second, measured now over n_threads and 256 MB; takes about 0.3 s. 0
  * without memory. */
 INFER_API double infer_measure_bandwidth(int n_threads);
-/* The kernel that a matmul with weights of `type` runs on a level (NULL: the best): "int8 avx512vnni",
- * "int8 avx2, plain unpack" where the level has no vector code for the format, "float32 avx2"; NULL for an
- * unknown type or level. */
+/* The kernel that a matmul with weights of `type` runs on a level (NULL: the best): "int8
+ * avx512vnni", "int8 avx2, plain unpack" where the level has no vector code for the format,
+ * "float32 avx2"; NULL for an unknown type or level. */
 INFER_API const char *infer_kernel_name(const char *cpu_level, const char *type);
 /* The programs, not the library, install this: a file that shrinks under its map then ends in an
  * error (infer_step: INFER_IO) and not in a crash. */

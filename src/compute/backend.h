@@ -3,9 +3,9 @@
  * activations; format and shape are in the tensors, so no operation is named after one.
  *
  * Execution: backend_run starts `fn` in every thread of the backend at once. An operation called in
- * it does this thread's share and returns; what it wrote is seen by the others after `barrier`. Where
- * to put barriers is the caller's knowledge (inference/layer.c), so a device that has streams instead
- * of threads runs fn once, with ops that enqueue and a barrier that does nothing.
+ * it does this thread's share and returns; what it wrote is seen by the others after `barrier`.
+ * Where to put barriers is the caller's knowledge (inference/layer.c), so a device that has streams
+ * instead of threads runs fn once, with ops that enqueue and a barrier that does nothing.
  *
  * Buffers: rows [n_rows, stride] of float32 from `alloc`, 64-byte aligned.
  */
@@ -48,20 +48,21 @@ typedef struct linear {
 
 /* A run of rows of one sequence in a step, and its view of the layer's cache. */
 typedef struct kv_view {
-    void *const *k_tiles, *const *v_tiles; // [tile = position / KV_TILE]: all KV heads of that tile, or NULL
+    void *const *k_tiles,
+        *const *v_tiles; // [tile = position / KV_TILE]: all KV heads of that tile, or NULL
     kv_type type;
     int n_kv_heads, head_dim, head_dim_v;
 } kv_view;
 typedef struct row_span {
-    int first, n;       // rows [first, first + n)
-    int pos;            // position of the first; the others follow
+    int first, n; // rows [first, first + n)
+    int pos;      // position of the first; the others follow
     kv_view kv;
 } row_span;
 
 typedef struct attention_args {
-    float *out;         // [n_rows, out_stride]: [n_heads, head_dim_v]
+    float *out; // [n_rows, out_stride]: [n_heads, head_dim_v]
     size_t out_stride;
-    const float *q;     // [n_rows, q_stride]: [n_heads, head_dim]
+    const float *q; // [n_rows, q_stride]: [n_heads, head_dim]
     size_t q_stride;
     const row_span *spans;
     int n_spans, n_heads;
@@ -74,15 +75,15 @@ typedef struct attention_args {
 /* The choice of experts for a row; see moe_plan in models/model.h for the meaning of the fields. */
 typedef enum route_score { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_SOFTMAX_USED } route_score;
 typedef struct route_args {
-    const float *logits;      // [n_rows, stride]: [n_experts]
+    const float *logits; // [n_rows, stride]: [n_experts]
     size_t stride;
     int n_rows, n_experts, n_used, n_groups, n_groups_used;
     route_score score;
     bool renormalise, group_top2;
     float weight_scale;
     const float *select_bias, *expert_scale; // [n_experts] or NULL
-    int32_t *expert;          // [n_rows, n_used] out, best first, ties to the lowest id
-    float *weight;            // [n_rows, n_used] out
+    int32_t *expert; // [n_rows, n_used] out, best first, ties to the lowest id
+    float *weight;   // [n_rows, n_used] out
 } route_args;
 
 struct backend {
@@ -110,7 +111,8 @@ struct backend {
     /* y += table[positions[r]] */
     void (*add_rows)(const worker *w, float *y, size_t stride, const tensor *table,
                      const int32_t *positions, int n_rows);
-    void (*normalise)(const worker *w, float *y, const float *x, size_t stride, int n_rows, int width,
+    void (*normalise)(const worker *w, float *y, const float *x, size_t stride, int n_rows,
+                      int width,
                       const norm *n); // y may be x; NORM_NONE copies
     /* Within rows of [n_heads, width], each head alone; weight [width], or [n_heads, width] with
      * per_head_weight. */
@@ -138,8 +140,8 @@ struct backend {
     void (*scale)(const worker *w, float *y, size_t stride, int n_rows, int width, float scale);
     void (*softcap)(const worker *w, float *y, size_t stride, int n_rows, int width, float cap);
     /* y = min(max(y, lo), hi) * scale + shift; by rows. */
-    void (*clamp)(const worker *w, float *y, size_t stride, int n_rows, int width, float lo, float hi,
-                  float scale, float shift);
+    void (*clamp)(const worker *w, float *y, size_t stride, int n_rows, int width, float lo,
+                  float hi, float scale, float shift);
 
     /* Mixture of experts; by rows (of y). */
     void (*route)(const worker *w, const route_args *a);

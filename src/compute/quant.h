@@ -2,10 +2,10 @@
  * quant.h: the block formats in which weights lie in files. One file a format (quant_<fmt>.c), one
  * row here; the row is all that the rest of the program knows of a format.
  *
- * Every quantised format is, 16 or 32 elements at a time, scale * q + min with integers q of 8 bits:
- * `unpack` gives that form, and all integer dot products are defined on it (quant_dot). `dequant` is
- * the format's own arithmetic, bit for bit that of gguf-py (gguf.quants). Formats without integers
- * (F32, F16, BF16) have no unpack; their dots are made in float32.
+ * Every quantised format is, 16 or 32 elements at a time, scale * q + min with integers q of 8
+ * bits: `unpack` gives that form, and all integer dot products are defined on it (quant_dot).
+ * `dequant` is the format's own arithmetic, bit for bit that of gguf-py (gguf.quants). Formats
+ * without integers (F32, F16, BF16) have no unpack; their dots are made in float32.
  */
 #ifndef COMPUTE_QUANT_H
 #define COMPUTE_QUANT_H
@@ -14,17 +14,18 @@
 
 /* X(ENUM, row): ggml's names. */
 #define QUANT_LIST(X)                                                                              \
-    X(F32, f32) X(F16, f16) X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1)                 \
-    X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k)             \
-    X(Q6_K, q6_k) X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs)             \
-    X(IQ2_S, iq2_s) X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs)         \
-    X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
+    X(F32, f32)                                                                                    \
+    X(F16, f16) X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0)              \
+        X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k)        \
+            X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s)  \
+                X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs)            \
+                    X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
 
 typedef enum dtype {
 #define X(NAME, row) DT_##NAME,
     QUANT_LIST(X)
 #undef X
-    DT_COUNT
+        DT_COUNT
 } dtype;
 
 typedef struct quant_format {
@@ -32,16 +33,16 @@ typedef struct quant_format {
     int ggml_type;    // id in GGUF files
     int block_size;   // elements
     int block_bytes;
-    int sub;          // elements that share a scale in unpack: 16 or 32; 0: a float format
-    bool has_min;     // unpack writes mins
+    int sub;      // elements that share a scale in unpack: 16 or 32; 0: a float format
+    bool has_min; // unpack writes mins
 
     /* n elements (a multiple of block_size) to float32. */
     void (*dequant)(float *y, const void *blocks, size_t n);
     /* n elements to q [n], scale [n/sub], min [n/sub] (untouched unless has_min):
      * x[i] = scale[i/sub] * q[i] + min[i/sub]. NULL for float formats. */
     void (*unpack)(int8_t *q, float *scale, float *min, const void *blocks, size_t n);
-    /* n elements to blocks; weight [n] is an importance per element or NULL. Bit for bit gguf.quants
-     * where it has a quantiser and weight is NULL. NULL: reading only. */
+    /* n elements to blocks; weight [n] is an importance per element or NULL. Bit for bit
+     * gguf.quants where it has a quantiser and weight is NULL. NULL: reading only. */
     void (*quantize)(void *blocks, const float *x, const float *weight, size_t n);
 } quant_format;
 
@@ -54,21 +55,20 @@ int quant_find_name(const char *name);
 size_t quant_row_bytes(dtype type, size_t n);
 
 /*
- * A row of activations rounded to 16 bits, as two planes of 8: 32 elements share one scale, with amax
- * the largest magnitude of a block, found as the largest bit pattern without sign (so that NaN is larger
- * than infinity):
- *     t = x * (127 / amax), hi = t to nearest even, lo = (t - hi) * 256 to nearest even, cut to +-127
- *     scale = amax / 127 / 256, v = 256 * hi + lo, x is about scale * v
- *     amax infinite or NaN: scale NaN (0x7fc00000), v 0
- *     127 / amax infinite (amax 0 or below about 3.7e-37): scale 0, v 0
- * and sums of 16 v each, for the mins and for offsets. Sixteen bits, because eight cost a KL divergence
- * of 0.002 on small models and turn a first choice now and then (docs/adr/0004).
+ * A row of activations rounded to 16 bits, as two planes of 8: 32 elements share one scale, with
+ * amax the largest magnitude of a block, found as the largest bit pattern without sign (so that NaN
+ * is larger than infinity): t = x * (127 / amax), hi = t to nearest even, lo = (t - hi) * 256 to
+ * nearest even, cut to +-127 scale = amax / 127 / 256, v = 256 * hi + lo, x is about scale * v amax
+ * infinite or NaN: scale NaN (0x7fc00000), v 0 127 / amax infinite (amax 0 or below about 3.7e-37):
+ * scale 0, v 0 and sums of 16 v each, for the mins and for offsets. Sixteen bits, because eight
+ * cost a KL divergence of 0.002 on small models and turn a first choice now and then
+ * (docs/adr/0004).
  */
 #define ACT_PLANES 2
 typedef struct act_row {
-    const int8_t *q;     // [n/4, ACT_PLANES, 4]: for each 4 elements their hi, then their lo
-    const float *scale;  // [n/32]
-    const int32_t *sum;  // [n/16]
+    const int8_t *q;    // [n/4, ACT_PLANES, 4]: for each 4 elements their hi, then their lo
+    const float *scale; // [n/32]
+    const int32_t *sum; // [n/16]
 } act_row;
 
 /* v of element k. */

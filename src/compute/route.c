@@ -1,7 +1,7 @@
 /*
- * route.c: top-k routing in its variants: Switch and Mixtral (softmax), DeepSeek-V2 (groups by their
- * best), DeepSeek-V3 (sigmoid, a bias that weighs in the choice alone, groups by their two best),
- * gpt-oss (softmax of the chosen logits).
+ * route.c: top-k routing in its variants: Switch and Mixtral (softmax), DeepSeek-V2 (groups by
+ * their best), DeepSeek-V3 (sigmoid, a bias that weighs in the choice alone, groups by their two
+ * best), gpt-oss (softmax of the chosen logits).
  */
 #include "compute/route.h"
 
@@ -11,9 +11,12 @@ static void softmax(float *p, const float *x, int n)
 {
     float top = x[0];
     double sum = 0;
-    for (int i = 1; i < n; i++) top = x[i] > top ? x[i] : top;
-    for (int i = 0; i < n; i++) sum += exp((double)x[i] - top);
-    for (int i = 0; i < n; i++) p[i] = (float)(exp((double)x[i] - top) / sum);
+    for (int i = 1; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    for (int i = 0; i < n; i++)
+        sum += exp((double)x[i] - top);
+    for (int i = 0; i < n; i++)
+        p[i] = (float)(exp((double)x[i] - top) / sum);
 }
 
 /* Index of the largest of x [n]; ties to the lowest. */
@@ -47,7 +50,8 @@ static void keep_best_groups(const route_args *a, float *choice)
             float s = group_score(choice + g * size, size, a->group_top2);
             if (worst < 0 || s <= least) worst = g, least = s;
         }
-        for (int i = 0; worst >= 0 && i < size; i++) choice[worst * size + i] = -INFINITY;
+        for (int i = 0; worst >= 0 && i < size; i++)
+            choice[worst * size + i] = -INFINITY;
     }
 }
 
@@ -59,8 +63,8 @@ void route_row(const route_args *a, const float *logits, int32_t *expert, float 
         softmax(score, logits, a->n_experts);
     } else {
         for (int i = 0; i < a->n_experts; i++)
-            score[i] = a->score == ROUTE_SIGMOID ? (float)(1 / (1 + exp(-(double)logits[i])))
-                                                 : logits[i];
+            score[i] =
+                a->score == ROUTE_SIGMOID ? (float)(1 / (1 + exp(-(double)logits[i]))) : logits[i];
     }
     for (int i = 0; i < a->n_experts; i++)
         choice[i] = score[i] + (a->select_bias ? a->select_bias[i] : 0.0f);
@@ -73,7 +77,8 @@ void route_row(const route_args *a, const float *logits, int32_t *expert, float 
     if (a->score == ROUTE_SOFTMAX_USED) softmax(weight, weight, a->n_used);
     if (a->renormalise) {
         double sum = 0;
-        for (int j = 0; j < a->n_used; j++) sum += weight[j];
+        for (int j = 0; j < a->n_used; j++)
+            sum += weight[j];
         for (int j = 0; j < a->n_used; j++)
             weight[j] = (float)(weight[j] / (sum > 1e-20 ? sum : 1e-20));
     }

@@ -1,6 +1,6 @@
 /*
- * tensor.h: a view of weights: type, shape, bytes. A tensor owns nothing; the model's maps and arena
- * do. data NULL means that the tensor is absent.
+ * tensor.h: a view of weights: type, shape, bytes. A tensor owns nothing; the model's maps and
+ * arena do. data NULL means that the tensor is absent.
  */
 #ifndef COMPUTE_TENSOR_H
 #define COMPUTE_TENSOR_H
@@ -11,8 +11,8 @@ typedef struct tensor {
     const char *name;    // as in the file; lives as long as the model
     const uint8_t *data; // [n_slices, n_rows, row_bytes]; no alignment promised
     dtype type;
-    int n_rows, n_cols;  // a matrix [n_rows, n_cols]; a vector has n_rows 1
-    int n_slices;        // expert stacks; 1 otherwise
+    int n_rows, n_cols; // a matrix [n_rows, n_cols]; a vector has n_rows 1
+    int n_slices;       // expert stacks; 1 otherwise
     size_t row_bytes;
 } tensor;
 

@@ -20,7 +20,8 @@ static float *stream_row(infer_engine *e, int i, int r)
 static float magnitude(const float *x, int n, float least)
 {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    for (int i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
     return sqrtf(fmaxf((float)(sum / n), least));
 }
 
@@ -42,20 +43,23 @@ static void match_magnitude(const worker *w, infer_engine *e, float *y)
     thread_share(e->step.n_rows, 1, w->thread, w->n_threads, &begin, &end);
     for (int r = begin; r < end; r++) {
         float *row = y + (size_t)r * ws->x_stride;
-        float to = magnitude(ws->x + (size_t)r * ws->x_stride, d, 0), from = magnitude(row, d, 1e-5f);
-        for (int i = 0; i < d; i++) row[i] = row[i] * to / from;
+        float to = magnitude(ws->x + (size_t)r * ws->x_stride, d, 0),
+              from = magnitude(row, d, 1e-5f);
+        for (int i = 0; i < d; i++)
+            row[i] = row[i] * to / from;
     }
 }
 
 void altup_open(const worker *w, infer_engine *e)
 {
     const infer_model *m = e->model;
-    norm plain = {.kind = NORM_NONE};
+    norm plain = { .kind = NORM_NONE };
     act h = load_input(w, e, e->ws.x, &plain);
     for (int i = 1; i < m->n_streams; i++)
         e->be->matmul(w, stream_row(e, i, 0), e->ws.x_stride, &m->stream_in[i - 1], &h, e->exact);
     e->be->barrier(w);
-    for (int i = 1; i < m->n_streams; i++) match_magnitude(w, e, stream_row(e, i, 0));
+    for (int i = 1; i < m->n_streams; i++)
+        match_magnitude(w, e, stream_row(e, i, 0));
     e->be->barrier(w);
 }
 
@@ -63,7 +67,7 @@ void altup_close(const worker *w, infer_engine *e)
 {
     const infer_model *m = e->model;
     workspace *ws = &e->ws;
-    norm plain = {.kind = NORM_NONE};
+    norm plain = { .kind = NORM_NONE };
     int begin, end;
     for (int i = 1; i < m->n_streams; i++) {
         act h = load_input(w, e, stream_row(e, i, 0), &plain);
@@ -76,9 +80,11 @@ void altup_close(const worker *w, infer_engine *e)
         float *x = stream_row(e, 0, r);
         for (int i = 1; i < m->n_streams; i++) {
             const float *other = stream_row(e, i, r);
-            for (int c = 0; c < m->d_model; c++) x[c] += other[c];
+            for (int c = 0; c < m->d_model; c++)
+                x[c] += other[c];
         }
-        for (int c = 0; c < m->d_model; c++) x[c] /= (float)m->n_streams;
+        for (int c = 0; c < m->d_model; c++)
+            x[c] /= (float)m->n_streams;
     }
     e->be->barrier(w);
 }
@@ -96,10 +102,12 @@ static void coefficients(float *y, const infer_engine *e, int row, const float *
 {
     int n_streams = e->model->n_streams;
     float mode[MAX_STREAMS];
-    for (int k = 0; k < n_streams; k++) mode[k] = tanhf(e->ws.altup_router[(size_t)row * 64 + k]);
+    for (int k = 0; k < n_streams; k++)
+        mode[k] = tanhf(e->ws.altup_router[(size_t)row * 64 + k]);
     for (int i = 0; i < n; i++) {
         y[i] = 0;
-        for (int k = 0; k < n_streams; k++) y[i] += of[i * n_streams + k] * mode[k];
+        for (int k = 0; k < n_streams; k++)
+            y[i] += of[i * n_streams + k] * mode[k];
     }
 }
 
@@ -113,12 +121,15 @@ void altup_predict(const worker *w, infer_engine *e, const altup_plan *a)
     for (int r = begin; r < end; r++) {
         float *first = ws->predicted + (size_t)r * ws->x_stride;
         coefficients(c, e, r, a->predict, n * n);
-        for (int i = 0; i < n; i++) row[i] = stream_row(e, i, r);
+        for (int i = 0; i < n; i++)
+            row[i] = stream_row(e, i, r);
         for (int k = 0; k < d; k++) {
-            for (int j = 0; j < n; j++) x[j] = row[j][k];
+            for (int j = 0; j < n; j++)
+                x[j] = row[j][k];
             for (int i = 0; i < n; i++) {
                 float sum = 0;
-                for (int j = 0; j < n; j++) sum += c[i * n + j] * x[j];
+                for (int j = 0; j < n; j++)
+                    sum += c[i * n + j] * x[j];
                 row[i][k] = sum + x[i];
             }
             first[k] = row[0][k];
@@ -137,11 +148,13 @@ void altup_correct(const worker *w, infer_engine *e, const altup_plan *a)
     for (int r = begin; r < end; r++) {
         const float *predicted = ws->predicted + (size_t)r * ws->x_stride;
         coefficients(c, e, r, a->correct, n);
-        for (int i = 0; i < n; i++) row[i] = stream_row(e, i, r);
+        for (int i = 0; i < n; i++)
+            row[i] = stream_row(e, i, r);
         for (int k = 0; k < d; k++) {
             float change = row[0][k] - predicted[k];
             row[0][k] = predicted[k] + change * (c[0] + 1);
-            for (int i = 1; i < n; i++) row[i][k] += change * (c[i] + 1);
+            for (int i = 1; i < n; i++)
+                row[i][k] += change * (c[i] + 1);
         }
     }
     e->be->barrier(w);
@@ -155,7 +168,8 @@ void altup_input(const worker *w, infer_engine *e, const altup_plan *a)
     for (int r = begin; r < end; r++) {
         const float *x = stream_row(e, 0, r);
         float *y = h.x + (size_t)r * h.stride;
-        for (int i = 0; i < h.n_cols; i++) y[i] = a->out_scale ? x[i] * a->out_scale[i] : x[i];
+        for (int i = 0; i < h.n_cols; i++)
+            y[i] = a->out_scale ? x[i] * a->out_scale[i] : x[i];
     }
     e->be->prepare(w, &h);
     e->be->barrier(w);

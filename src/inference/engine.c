@@ -1,6 +1,6 @@
 /*
- * engine.c: engines and sequences: sizes and allocates everything that steps use, and infer_step, which
- * checks its rows, makes room for them and runs the forward pass over them.
+ * engine.c: engines and sequences: sizes and allocates everything that steps use, and infer_step,
+ * which checks its rows, makes room for them and runs the forward pass over them.
  */
 #include "inference/engine.h"
 
@@ -40,7 +40,7 @@ static float *ws_floats(infer_engine *e, size_t rows, size_t stride, bool *ok)
 static act ws_act(infer_engine *e, size_t rows, int width, bool *ok)
 {
     size_t stride = row_stride(width);
-    act a = {.stride = stride, .n_cols = width};
+    act a = { .stride = stride, .n_cols = width };
     a.x = ws_floats(e, rows, stride, ok);
     a.q = ws_alloc(e, rows, stride, ACT_PLANES, ok);
     a.scale = ws_floats(e, rows, stride / 32, ok);
@@ -53,9 +53,9 @@ static int max_of(int a, int b) { return a > b ? a : b; }
 /* The widest of everything in the plan. */
 typedef struct widths {
     int q, kv, att, ffn, pairs, cols, head_dim;
-    int n_experts, n_used, expert_ffn;            // 0: no experts
-    int q_rank, wide_q, head_in, values;          // 0: no latent attention
-    int laurel;                                   // its rank; 0: none
+    int n_experts, n_used, expert_ffn;   // 0: no experts
+    int q_rank, wide_q, head_in, values; // 0: no latent attention
+    int laurel;                          // its rank; 0: none
     bool two_branches;
 } widths;
 
@@ -79,7 +79,7 @@ static void widen_by_mla(widths *w, const mla_plan *m, int n_heads)
 
 static widths widths_of(const infer_model *m)
 {
-    widths w = {.pairs = 1};
+    widths w = { .pairs = 1 };
     for (int l = 0; l < m->n_layers; l++) {
         const layer_plan *p = &m->layers[l];
         w.q = max_of(w.q, p->n_heads * p->head_dim);
@@ -93,10 +93,13 @@ static widths widths_of(const infer_model *m)
         if (p->mla) widen_by_mla(&w, p->mla, p->n_heads);
         if (p->laurel) w.laurel = max_of(w.laurel, p->laurel->left.w.n_rows);
     }
-    for (int i = 0; i < m->n_ropes; i++) w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
-    const int inputs[] = {m->d_model, w.ffn, w.expert_ffn, w.q_rank, w.values, m->ple_width,
-                          w.laurel, 2 * w.n_experts}; // the last: scratch of routing
-    for (int i = 0; i < COUNT_OF(inputs); i++) w.cols = max_of(w.cols, inputs[i]);
+    for (int i = 0; i < m->n_ropes; i++)
+        w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
+    const int inputs[] = {
+        m->d_model, w.ffn, w.expert_ffn, w.q_rank, w.values, m->ple_width, w.laurel, 2 * w.n_experts
+    }; // the last: scratch of routing
+    for (int i = 0; i < COUNT_OF(inputs); i++)
+        w.cols = max_of(w.cols, inputs[i]);
     return w;
 }
 
@@ -180,8 +183,8 @@ static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
         ws->ple_row = ws_floats(e, (size_t)e->be->n_threads(e->dev), ws->ple_stride, &ok);
         ws->ple_in = ws_act(e, rows, m->ple_width, &ok);
     }
-    return ok ? INFER_OK : error_set(err, INFER_NOMEM, "engine: no memory for steps of %d rows",
-                                     e->max_rows);
+    return ok ? INFER_OK
+              : error_set(err, INFER_NOMEM, "engine: no memory for steps of %d rows", e->max_rows);
 }
 
 static void ws_close(infer_engine *e)
@@ -204,8 +207,8 @@ static infer_status step_open(infer_engine *e, infer_error *err)
     s->span_seq = mem_zero(rows, sizeof *s->span_seq);
     s->stop = mem_zero((size_t)e->model->n_layers, sizeof *s->stop);
     e->layer_spans = mem_zero(rows * threads, sizeof *e->layer_spans);
-    if (s->ids && s->pos && s->rope_len && s->want_row && s->logits_at && s->hidden_at && s->spans &&
-        s->span_seq && s->stop && e->layer_spans)
+    if (s->ids && s->pos && s->rope_len && s->want_row && s->logits_at && s->hidden_at &&
+        s->spans && s->span_seq && s->stop && e->layer_spans)
         return INFER_OK;
     return error_set(err, INFER_NOMEM, "engine: out of memory");
 }
@@ -251,8 +254,10 @@ static infer_status read_options(infer_engine *e, const infer_engine_options *o,
                          &e->max_sequences, err)))
         return st;
     if (tensor_present(&e->model->pos_embed) && e->n_ctx > e->model->pos_embed.n_rows)
-        return error_set(err, INFER_ARGUMENT, "n_ctx: expected at most the model's %d learned "
-                         "positions, found %d", e->model->pos_embed.n_rows, e->n_ctx);
+        return error_set(err, INFER_ARGUMENT,
+                         "n_ctx: expected at most the model's %d learned "
+                         "positions, found %d",
+                         e->model->pos_embed.n_rows, e->n_ctx);
     e->exact = o->exact;
     *type = o->exact ? KV_F32 : KV_F16;
     if (!o->kv_type) return INFER_OK;
@@ -270,7 +275,7 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
                               const infer_engine_options *options, infer_error *err)
 {
     *out = NULL;
-    infer_engine_options o = {0};
+    infer_engine_options o = { 0 };
     if (options) o = *options;
     infer_engine *e = mem_zero(1, sizeof *e);
     if (!e) return error_set(err, INFER_NOMEM, "engine: out of memory");
@@ -284,7 +289,7 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
                        o.backend ? o.backend : "default");
     if (!st) st = read_options(e, &o, &type, err);
     widths wd = widths_of(model);
-    device_options d = {o.n_threads, o.cpu_level, wd.cols, wd.head_dim};
+    device_options d = { o.n_threads, o.cpu_level, wd.cols, wd.head_dim };
     if (!st) st = e->be->open(&e->dev, &d, err);
     if (!st) st = ws_open(e, &wd, err);
     if (!st) st = step_open(e, err);
@@ -314,20 +319,26 @@ void infer_engine_free(infer_engine *e)
 
 infer_engine_info infer_engine_describe(const infer_engine *e)
 {
-    return (infer_engine_info){
-        .backend = e->be->name, .cpu_level = e->be->level(e->dev), .device = e->device_text,
-        .n_threads = e->be->n_threads(e->dev), .n_ctx = e->n_ctx, .n_kv_tokens = e->n_kv_tokens,
-        .max_rows = e->max_rows, .kv_bytes = e->kv.bytes, .work_bytes = e->ws.bytes};
+    return (infer_engine_info){ .backend = e->be->name,
+                                .cpu_level = e->be->level(e->dev),
+                                .device = e->device_text,
+                                .n_threads = e->be->n_threads(e->dev),
+                                .n_ctx = e->n_ctx,
+                                .n_kv_tokens = e->n_kv_tokens,
+                                .max_rows = e->max_rows,
+                                .kv_bytes = e->kv.bytes,
+                                .work_bytes = e->ws.bytes };
 }
 
 void infer_engine_cancel(infer_engine *e) { atomic_store(&e->cancel, 1); }
 
 infer_status infer_engine_capture(infer_engine *e, const infer_capture *capture, infer_error *err)
 {
-    if (capture && capture->attention && (capture->layer < 0 || capture->layer >= e->model->n_layers))
+    if (capture && capture->attention &&
+        (capture->layer < 0 || capture->layer >= e->model->n_layers))
         return error_set(err, INFER_ARGUMENT, "capture: layer %d, expected 0 to %d", capture->layer,
                          e->model->n_layers - 1);
-    e->capture = capture ? *capture : (infer_capture){0};
+    e->capture = capture ? *capture : (infer_capture){ 0 };
     return error_clear(err);
 }
 
@@ -378,7 +389,8 @@ infer_status infer_sequence_truncate(infer_sequence *seq, int n, infer_error *er
 
 infer_status infer_sequence_rope_length(infer_sequence *seq, int n, infer_error *err)
 {
-    if (n < 0) return error_set(err, INFER_ARGUMENT, "rope length: expected 0 or more, found %d", n);
+    if (n < 0)
+        return error_set(err, INFER_ARGUMENT, "rope length: expected 0 or more, found %d", n);
     seq->rope_len = n;
     return error_clear(err);
 }
@@ -401,9 +413,10 @@ static infer_status plan_step(infer_engine *e, const infer_row *rows, int n_rows
             for (int i = 0; i < s->n_spans; i++)
                 if (s->span_seq[i] == row->seq)
                     return error_set(err, INFER_ARGUMENT,
-                                     "step: row %d: rows of one sequence must follow each other", r);
+                                     "step: row %d: rows of one sequence must follow each other",
+                                     r);
             s->span_seq[s->n_spans] = row->seq;
-            s->spans[s->n_spans++] = (row_span){.first = r, .pos = row->seq->kv.length};
+            s->spans[s->n_spans++] = (row_span){ .first = r, .pos = row->seq->kv.length };
         }
         row_span *span = &s->spans[s->n_spans - 1];
         s->pos[r] = span->pos + span->n++;
@@ -423,7 +436,8 @@ static infer_status plan_step(infer_engine *e, const infer_row *rows, int n_rows
         if (row->want & INFER_WANT_HIDDEN) s->hidden_at[r] = 0;
     }
     if (e->capture.attention && (s->n_spans != 1 || s->spans[0].pos))
-        return error_set(err, INFER_ARGUMENT, "capture: attention is captured only in a step of one "
+        return error_set(err, INFER_ARGUMENT,
+                         "capture: attention is captured only in a step of one "
                          "sequence from its first position");
     s->n_rows = n_rows;
     return INFER_OK;
@@ -440,7 +454,8 @@ infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infe
     for (int i = 0; i < s->n_spans; i++) {
         st = kv_prepare(&e->kv, &s->span_seq[i]->kv, s->spans[i].n, err);
         if (!st) continue;
-        for (int k = 0; k < i; k++) kv_abandon(&e->kv, &s->span_seq[k]->kv);
+        for (int k = 0; k < i; k++)
+            kv_abandon(&e->kv, &s->span_seq[k]->kv);
         s->n_rows = 0;
         return st;
     }

@@ -15,7 +15,8 @@ void glu_rows(const worker *w, infer_engine *e, const layer_plan *l, float *gate
     e->be->glu(w, gate, gate, up, stride, n_rows, width, l->act);
 }
 
-/* Sparse activation: gates keep what lies above a cut, which their own distribution sets; by rows. */
+/* Sparse activation: gates keep what lies above a cut, which their own distribution sets; by rows.
+ */
 static void sparsify(const worker *w, float *gate, size_t stride, int n_rows, int width, float cut)
 {
     int begin, end;
@@ -23,11 +24,14 @@ static void sparsify(const worker *w, float *gate, size_t stride, int n_rows, in
     for (int r = begin; r < end; r++) {
         float *g = gate + (size_t)r * stride;
         double sum = 0, squares = 0;
-        for (int i = 0; i < width; i++) sum += g[i];
+        for (int i = 0; i < width; i++)
+            sum += g[i];
         double mean = sum / width;
-        for (int i = 0; i < width; i++) squares += (g[i] - mean) * (g[i] - mean);
+        for (int i = 0; i < width; i++)
+            squares += (g[i] - mean) * (g[i] - mean);
         float least = (float)(mean + sqrt(squares / width) * cut);
-        for (int i = 0; i < width; i++) g[i] = g[i] > least ? g[i] - least : 0;
+        for (int i = 0; i < width; i++)
+            g[i] = g[i] > least ? g[i] - least : 0;
     }
 }
 

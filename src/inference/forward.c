@@ -31,7 +31,8 @@ static const row_span *spans_of(const worker *w, const infer_engine *e, int laye
     for (int i = 0; i < e->step.n_spans; i++) {
         const kv_table *t = &e->step.span_seq[i]->kv.layers[layer];
         spans[i] = e->step.spans[i];
-        spans[i].kv = (kv_view){t->k, t->v, e->kv.type, p->n_kv_heads, p->head_dim, p->head_dim_v};
+        spans[i].kv =
+            (kv_view){ t->k, t->v, e->kv.type, p->n_kv_heads, p->head_dim, p->head_dim_v };
     }
     return spans;
 }
@@ -64,7 +65,8 @@ static void store_kv(const worker *w, infer_engine *e, const layer_plan *l, cons
     workspace *ws = &e->ws;
     int n = e->step.n_rows;
     if (!l->mla && !tensor_present(&l->v.w)) // V is the raw K projection: before norm and rotation
-        be->copy_heads(w, ws->v, ws->kv_stride, ws->k, ws->kv_stride, n, l->n_kv_heads, l->head_dim);
+        be->copy_heads(w, ws->v, ws->kv_stride, ws->k, ws->kv_stride, n, l->n_kv_heads,
+                       l->head_dim);
     norm_and_rotate(w, e, l, ws->k, ws->kv_stride, l->n_kv_heads, &l->k_norm);
     if (l->v_norm.kind != NORM_NONE)
         be->normalise_heads(w, ws->v, ws->kv_stride, n, l->n_kv_heads, l->head_dim_v, &l->v_norm,
@@ -120,12 +122,18 @@ static void attention_branch(const worker *w, infer_engine *e, int layer)
     if (own_kv) store_kv(w, e, l, spans);
     BARRIER();
 
-    attention_args a = {.out = ws->att.x, .out_stride = ws->att.stride,
-                        .q = ws->q, .q_stride = ws->q_stride,
-                        .spans = spans, .n_spans = e->step.n_spans, .n_heads = l->n_heads,
-                        .scale = l->attn_scale, .softcap = l->attn_softcap, .window = l->window,
-                        .sinks = l->sinks,
-                        .capture = e->capture.layer == layer ? e->capture.attention : NULL};
+    attention_args a = { .out = ws->att.x,
+                         .out_stride = ws->att.stride,
+                         .q = ws->q,
+                         .q_stride = ws->q_stride,
+                         .spans = spans,
+                         .n_spans = e->step.n_spans,
+                         .n_heads = l->n_heads,
+                         .scale = l->attn_scale,
+                         .softcap = l->attn_softcap,
+                         .window = l->window,
+                         .sinks = l->sinks,
+                         .capture = e->capture.layer == layer ? e->capture.attention : NULL };
     be->attention(w, &a);
     BARRIER();
 
@@ -141,7 +149,8 @@ static void attention_branch(const worker *w, infer_engine *e, int layer)
 }
 
 /* branch → its norm → added to the residual stream; by rows. */
-static void add_branch(const worker *w, infer_engine *e, float *branch, const norm *post, float scale)
+static void add_branch(const worker *w, infer_engine *e, float *branch, const norm *post,
+                       float scale)
 {
     int n = e->step.n_rows, d_model = e->model->d_model;
     if (post->kind != NORM_NONE)
@@ -166,7 +175,7 @@ static void ple_branch(const worker *w, infer_engine *e, int layer)
     const infer_model *m = e->model;
     const layer_plan *l = &m->layers[layer];
     int n = e->step.n_rows, width = m->ple_width, begin, end;
-    norm plain = {.kind = NORM_NONE};
+    norm plain = { .kind = NORM_NONE };
     if (l->altup)
         altup_input(w, e, l->altup);
     else
@@ -178,7 +187,8 @@ static void ple_branch(const worker *w, infer_engine *e, int layer)
     thread_share(n, 1, w->thread, w->n_threads, &begin, &end);
     for (int r = begin; r < end; r++) {
         const float *mine = ws->ple + (size_t)r * ws->ple_stride + (size_t)layer * width;
-        for (int i = 0; i < width; i++) in.x[(size_t)r * in.stride + i] *= mine[i];
+        for (int i = 0; i < width; i++)
+            in.x[(size_t)r * in.stride + i] *= mine[i];
     }
     be->prepare(w, &in);
     BARRIER();
@@ -192,7 +202,8 @@ static void ple_branch(const worker *w, infer_engine *e, int layer)
     }
 }
 
-/* The per-layer inputs of all layers, from the token's table row and a projection of its embedding. */
+/* The per-layer inputs of all layers, from the token's table row and a projection of its embedding.
+ */
 static void ple_inputs(const worker *w, infer_engine *e)
 {
     const backend *be = e->be;
@@ -200,7 +211,7 @@ static void ple_inputs(const worker *w, infer_engine *e)
     const infer_model *m = e->model;
     const step *s = &e->step;
     int width = m->ple_width, begin, end;
-    norm plain = {.kind = NORM_NONE};
+    norm plain = { .kind = NORM_NONE };
     norm_input(w, e, &plain);
     act h = act_rows(&ws->h, s->n_rows, m->d_model);
     be->matmul(w, ws->ple, ws->ple_stride, &m->ple_project, &h, e->exact);
@@ -303,7 +314,8 @@ static void forward(const worker *w, void *arg)
     infer_engine *e = arg;
     embed_rows(w, e);
     for (int l = 0; l < e->model->n_layers; l++) {
-        // Each layer has a flag of its own: no thread can see a later layer's before it passed here.
+        // Each layer has a flag of its own: no thread can see a later layer's before it passed
+        // here.
         if (w->thread == 0) atomic_store(&e->step.stop[l], atomic_load(&e->cancel));
         if (l && atomic_load(&e->step.stop[l - 1])) return;
         capture_hidden(w, e, l);
@@ -316,7 +328,8 @@ static void forward(const worker *w, void *arg)
 
 bool forward_run(infer_engine *e)
 {
-    for (int l = 0; l < e->model->n_layers; l++) atomic_store(&e->step.stop[l], 0);
+    for (int l = 0; l < e->model->n_layers; l++)
+        atomic_store(&e->step.stop[l], 0);
     e->be->run(e->dev, forward, e);
     for (int l = 0; l < e->model->n_layers; l++)
         if (atomic_load(&e->step.stop[l])) return false;

@@ -9,14 +9,20 @@
 static size_t element_bytes(kv_type type) { return type == KV_F32 ? 4 : 2; }
 static int tiles_for(int positions) { return (positions + KV_TILE - 1) / KV_TILE; }
 
-static void *tile_k(const kv_pool *p, int t) { return p->mem + (size_t)t * (p->k_bytes + p->v_bytes); }
+static void *tile_k(const kv_pool *p, int t)
+{
+    return p->mem + (size_t)t * (p->k_bytes + p->v_bytes);
+}
 
 static infer_status pool_open(kv_cache *c, kv_pool *p, const layer_plan *l, int n_tiles,
                               infer_error *err)
 {
     size_t e = element_bytes(c->type), v_stride = ((size_t)l->head_dim_v + 15) / 16 * 16;
-    *p = (kv_pool){.n_kv_heads = l->n_kv_heads, .head_dim = l->head_dim,
-                   .head_dim_v = l->head_dim_v, .window = l->window, .n_tiles = n_tiles};
+    *p = (kv_pool){ .n_kv_heads = l->n_kv_heads,
+                    .head_dim = l->head_dim,
+                    .head_dim_v = l->head_dim_v,
+                    .window = l->window,
+                    .n_tiles = n_tiles };
     // Both parts are multiples of 64 bytes, so every head's K and V is aligned for vector loads.
     p->k_bytes = (size_t)l->n_kv_heads * l->head_dim * KV_TILE * e;
     p->v_bytes = (size_t)l->n_kv_heads * v_stride * KV_TILE * e;
@@ -29,16 +35,19 @@ static infer_status pool_open(kv_cache *c, kv_pool *p, const layer_plan *l, int 
         return error_set(err, INFER_NOMEM, "kv cache: no memory for %d tiles of %zu bytes a layer",
                          n_tiles, p->k_bytes + p->v_bytes);
     c->bytes += bytes;
-    for (int i = 0; i < n_tiles; i++) p->free_list[i] = n_tiles - 1 - i;
+    for (int i = 0; i < n_tiles; i++)
+        p->free_list[i] = n_tiles - 1 - i;
     p->n_free = n_tiles;
     return INFER_OK;
 }
 
-infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_model *m, kv_type type,
-                     int n_ctx, int n_tokens, int max_sequences, int max_rows, infer_error *err)
+infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_model *m,
+                     kv_type type, int n_ctx, int n_tokens, int max_sequences, int max_rows,
+                     infer_error *err)
 {
-    *c = (kv_cache){.be = be, .dev = dev, .type = type, .n_layers = m->n_layers,
-                    .n_table = tiles_for(n_ctx)};
+    *c = (kv_cache){
+        .be = be, .dev = dev, .type = type, .n_layers = m->n_layers, .n_table = tiles_for(n_ctx)
+    };
     c->pools = mem_zero((size_t)m->n_layers, sizeof *c->pools);
     if (!c->pools) return error_set(err, INFER_NOMEM, "kv cache: out of memory");
     for (int l = 0; l < m->n_layers; l++) {
@@ -49,7 +58,8 @@ infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_mo
         int window = plan->window < n_ctx ? plan->window : n_ctx;
         long long windowed = (long long)max_sequences * (tiles_for(window + max_rows) + 2);
         long long n = plan->window && windowed < full ? windowed : full;
-        if (n > INT32_MAX) return error_set(err, INFER_LIMIT, "kv cache: %lld tiles are too many", n);
+        if (n > INT32_MAX)
+            return error_set(err, INFER_LIMIT, "kv cache: %lld tiles are too many", n);
         infer_status st = pool_open(c, &c->pools[l], plan, (int)n, err);
         if (st) return st;
     }
@@ -65,7 +75,7 @@ void kv_close(kv_cache *c)
         mem_free(p->refs);
     }
     mem_free(c->pools);
-    *c = (kv_cache){0};
+    *c = (kv_cache){ 0 };
 }
 
 /* ---- tables ---- */
@@ -96,7 +106,7 @@ static int take(kv_pool *p)
 
 infer_status kv_sequence_new(kv_cache *c, kv_sequence *s, infer_error *err)
 {
-    *s = (kv_sequence){.layers = mem_zero((size_t)c->n_layers, sizeof(kv_table))};
+    *s = (kv_sequence){ .layers = mem_zero((size_t)c->n_layers, sizeof(kv_table)) };
     bool ok = s->layers != NULL;
     for (int l = 0; ok && l < c->n_layers; l++) {
         if (!owns(c, l)) continue;
@@ -105,7 +115,8 @@ infer_status kv_sequence_new(kv_cache *c, kv_sequence *s, infer_error *err)
         t->k = mem_zero((size_t)c->n_table, sizeof(void *));
         t->v = mem_zero((size_t)c->n_table, sizeof(void *));
         ok = t->tile && t->k && t->v;
-        for (int i = 0; t->tile && i < c->n_table; i++) t->tile[i] = -1;
+        for (int i = 0; t->tile && i < c->n_table; i++)
+            t->tile[i] = -1;
     }
     if (ok) return INFER_OK;
     kv_sequence_free(c, s);
@@ -116,13 +127,14 @@ void kv_sequence_free(kv_cache *c, kv_sequence *s)
 {
     for (int l = 0; s->layers && l < c->n_layers; l++) {
         kv_table *t = &s->layers[l];
-        for (int i = 0; t->tile && t->k && t->v && i < c->n_table; i++) drop(&c->pools[l], t, i);
+        for (int i = 0; t->tile && t->k && t->v && i < c->n_table; i++)
+            drop(&c->pools[l], t, i);
         mem_free(t->tile);
         mem_free(t->k);
         mem_free(t->v);
     }
     mem_free(s->layers);
-    *s = (kv_sequence){0};
+    *s = (kv_sequence){ 0 };
 }
 
 void kv_fork(kv_cache *c, kv_sequence *copy, const kv_sequence *s)
@@ -155,9 +167,10 @@ infer_status kv_prepare(kv_cache *c, kv_sequence *s, int n, infer_error *err)
         if (!owns(c, l)) continue;
         int need = missing(c, s, l, n);
         if (need > c->pools[l].n_free)
-            return error_set(err, INFER_LIMIT,
-                             "kv cache: full: %d more positions need %d tiles in layer %d, %d are free",
-                             n, need, l, c->pools[l].n_free);
+            return error_set(
+                err, INFER_LIMIT,
+                "kv cache: full: %d more positions need %d tiles in layer %d, %d are free", n, need,
+                l, c->pools[l].n_free);
     }
     for (int l = 0; l < c->n_layers; l++) {
         if (!owns(c, l)) continue;
@@ -209,12 +222,13 @@ infer_status kv_truncate(kv_cache *c, kv_sequence *s, int n, infer_error *err)
     for (int l = 0; l < c->n_layers; l++) {
         int first = owns(c, l) ? first_visible(&c->pools[l], n) : n;
         if (first < n && s->layers[l].tile[first / KV_TILE] < 0)
-            return error_set(err, INFER_UNSUPPORTED,
-                             "truncate: position %d needs positions from %d on, which the window of "
-                             "layer %d has dropped", n, first, l);
+            return error_set(
+                err, INFER_UNSUPPORTED,
+                "truncate: position %d needs positions from %d on, which the window of "
+                "layer %d has dropped",
+                n, first, l);
     }
     s->length = n;
     kv_abandon(c, s);
     return INFER_OK;
 }
-

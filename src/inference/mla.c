@@ -1,16 +1,16 @@
 /*
  * mla.c: multi-head latent attention (DeepSeek-V2, 2024) in its absorbed form: the cache holds one
- * latent vector and one rotated key a position; each head's query is taken into latent space, attends
- * there as if all heads shared one KV head, and its result is taken out again. The same numbers as with
- * expanded keys and values, for a fraction of the cache.
+ * latent vector and one rotated key a position; each head's query is taken into latent space,
+ * attends there as if all heads shared one KV head, and its result is taken out again. The same
+ * numbers as with expanded keys and values, for a fraction of the cache.
  */
 #include <string.h>
 
 #include "inference/engine.h"
 
 /* Copies columns [from, from + width) of rows; by rows. */
-static void copy_columns(const worker *w, float *y, size_t y_stride, const float *x, size_t x_stride,
-                         int n_rows, int width)
+static void copy_columns(const worker *w, float *y, size_t y_stride, const float *x,
+                         size_t x_stride, int n_rows, int width)
 {
     int begin, end;
     thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
@@ -38,8 +38,8 @@ static void project_q(const worker *w, infer_engine *e, const layer_plan *l)
     be->barrier(w);
 }
 
-/* Columns [first, first + n_cols) of a. Integer forms are right where first is a multiple of 32, which
- * holds wherever the weights that read them come in blocks. */
+/* Columns [first, first + n_cols) of a. Integer forms are right where first is a multiple of 32,
+ * which holds wherever the weights that read them come in blocks. */
 static act columns(const act *a, size_t first, int n_cols)
 {
     act v = *a;
@@ -51,8 +51,8 @@ static act columns(const act *a, size_t first, int n_cols)
     return v;
 }
 
-/* Queries [n_nope, n_rope] of each head: the former to ws->head_in, the latter to their place in ws->q;
- * by rows. */
+/* Queries [n_nope, n_rope] of each head: the former to ws->head_in, the latter to their place in
+ * ws->q; by rows. */
 static void split_q(const worker *w, infer_engine *e, const layer_plan *l, size_t head_stride)
 {
     const mla_plan *m = l->mla;

@@ -1,8 +1,8 @@
 /*
- * moe.c: mixture of experts, for any number of rows at once: every row chooses its experts, the pairs
- * (row, expert) are sorted by expert into slots, each expert's matrices are read once for all of its
- * slots, and each row sums its own slots in the order of its choice, so that its result does not depend
- * on its neighbours.
+ * moe.c: mixture of experts, for any number of rows at once: every row chooses its experts, the
+ * pairs (row, expert) are sorted by expert into slots, each expert's matrices are read once for all
+ * of its slots, and each row sums its own slots in the order of its choice, so that its result does
+ * not depend on its neighbours.
  */
 #include <string.h>
 
@@ -14,7 +14,8 @@ static void sort_slots(infer_engine *e, const moe_plan *m)
     workspace *ws = &e->ws;
     int n = e->step.n_rows * m->n_used, at = 0;
     memset(ws->first_slot, 0, (size_t)(m->n_experts + 1) * sizeof(int));
-    for (int i = 0; i < n; i++) ws->first_slot[ws->expert[i]]++;
+    for (int i = 0; i < n; i++)
+        ws->first_slot[ws->expert[i]]++;
     for (int x = 0; x <= m->n_experts; x++) { // counts to ends of the preceding expert
         int count = ws->first_slot[x];
         ws->first_slot[x] = at;
@@ -25,7 +26,8 @@ static void sort_slots(infer_engine *e, const moe_plan *m)
         ws->slot[i] = s;
         ws->slot_row[s] = i / m->n_used;
     }
-    for (int x = m->n_experts; x > 0; x--) ws->first_slot[x] = ws->first_slot[x - 1];
+    for (int x = m->n_experts; x > 0; x--)
+        ws->first_slot[x] = ws->first_slot[x - 1];
     ws->first_slot[0] = 0;
 }
 
@@ -58,13 +60,21 @@ static void choose(const worker *w, infer_engine *e, const moe_plan *m)
     // A choice is not a sum: rounding the router's input could change it, so it is read as float32.
     be->matmul(w, ws->router, ws->router_stride, &m->router, &in, true);
     be->barrier(w);
-    route_args a = {.logits = ws->router, .stride = ws->router_stride, .n_rows = n,
-                    .n_experts = m->n_experts, .n_used = m->n_used, .n_groups = m->n_groups,
-                    .n_groups_used = m->n_groups_used, .score = (route_score)m->score,
-                    .renormalise = m->renormalise, .group_top2 = m->group_top2,
-                    .weight_scale = m->weight_scale, .select_bias = m->select_bias,
-                    .expert_scale = m->expert_scale, .expert = ws->expert,
-                    .weight = ws->expert_weight};
+    route_args a = { .logits = ws->router,
+                     .stride = ws->router_stride,
+                     .n_rows = n,
+                     .n_experts = m->n_experts,
+                     .n_used = m->n_used,
+                     .n_groups = m->n_groups,
+                     .n_groups_used = m->n_groups_used,
+                     .score = (route_score)m->score,
+                     .renormalise = m->renormalise,
+                     .group_top2 = m->group_top2,
+                     .weight_scale = m->weight_scale,
+                     .select_bias = m->select_bias,
+                     .expert_scale = m->expert_scale,
+                     .expert = ws->expert,
+                     .weight = ws->expert_weight };
     be->route(w, &a);
     be->barrier(w);
     if (w->thread == 0) sort_slots(e, m);

@@ -2,8 +2,8 @@
  * rope.c: cos and sin for the rows of a step (Su et al. 2021), with the frequencies that depend on
  * length: dynamic NTK scaling and longrope.
  *
- * As in transformers, frequencies and angles are float32 (angle = (float)position * inv_freq); their
- * cosine is computed in double.
+ * As in transformers, frequencies and angles are float32 (angle = (float)position * inv_freq);
+ * their cosine is computed in double.
  */
 #include <math.h>
 

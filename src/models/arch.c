@@ -81,7 +81,8 @@ static void plan_qk_norms(loader *l, layer_plan *p, int layer)
     if (c->qk_norm == QK_NORM_HEAD || c->qk_norm == QK_NORM_WHOLE) {
         bool whole = p->qk_norm_whole;
         load_norm(l, &p->q_norm, ROLE_Q_NORM, layer, whole ? heads * head : head, false);
-        if (own) load_norm(l, &p->k_norm, ROLE_K_NORM, layer, whole ? kv_heads * head : head, false);
+        if (own)
+            load_norm(l, &p->k_norm, ROLE_K_NORM, layer, whole ? kv_heads * head : head, false);
     } else if (c->qk_norm == QK_NORM_EACH_HEAD) {
         load_head_norms(l, &p->q_norm, ROLE_Q_NORM, layer, heads, head);
         if (own) load_head_norms(l, &p->k_norm, ROLE_K_NORM, layer, kv_heads, head);
@@ -119,8 +120,7 @@ void plan_attention(loader *l, layer_plan *p, int layer)
         load_linear(l, &p->q, ROLE_Q, layer, q_width, c->d_model, qkv);
         if (p->kv_source == layer) {
             load_linear(l, &p->k, ROLE_K, layer, k_width, c->d_model, qkv);
-            if (!v_is_k(l, layer))
-                load_linear(l, &p->v, ROLE_V, layer, v_width, c->d_model, qkv);
+            if (!v_is_k(l, layer)) load_linear(l, &p->v, ROLE_V, layer, v_width, c->d_model, qkv);
         }
     }
     load_linear(l, &p->o, ROLE_O, layer, c->d_model, p->n_heads * p->head_dim_v, o);

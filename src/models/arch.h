@@ -117,7 +117,8 @@ const arch *arch_find_hf(const char *name);
 const arch *arch_find_gguf(const char *name, size_t n);
 /* The names of a role in the family's files. */
 const tensor_name *arch_tensor_name(const arch *a, tensor_role role);
-/* Whether a tensor of a file is known to be no part of the text model, or nothing to compute with. */
+/* Whether a tensor of a file is known to be no part of the text model, or nothing to compute with.
+ */
 bool tensor_is_foreign(const char *name, size_t n);
 /* Makes a folder's config.json s's container; *json is the caller's (json_decref). */
 infer_status config_open_folder(config_source *s, json_t **json, const char *folder,
@@ -178,15 +179,16 @@ const float *load_floats(loader *l, tensor_role role, int layer, int n, bool opt
 /* Numbers [n_rows, n] beside the tensor of a role, whose name `suffix` follows. */
 const float *load_float_rows(loader *l, tensor_role role, int layer, const char *suffix, int n_rows,
                              int n, bool optional);
-/* The bytes of a tensor of no type of ours, of n_dims dimensions as in dims, that stand for n_params
- * parameters; NULL where there are none, which is a fault. */
+/* The bytes of a tensor of no type of ours, of n_dims dimensions as in dims, that stand for
+ * n_params parameters; NULL where there are none, which is a fault. */
 const uint8_t *load_bytes(loader *l, tensor_role role, int layer, const char *suffix,
                           const int64_t *dims, int n_dims, uint64_t n_params);
 /* Whether the file has the role's tensor with another ending than ".weight". */
 bool load_has_suffix(const loader *l, tensor_role role, int layer, const char *suffix);
 /* Memory of the model for weights in another order than the file's, counted. */
 uint8_t *load_repacked(loader *l, size_t bytes);
-/* Columns first, first + step, … of t as the rows of *out, copied; quantised ones become float32. */
+/* Columns first, first + step, … of t as the rows of *out, copied; quantised ones become float32.
+ */
 void load_exchanged(loader *l, tensor *out, const tensor *t, int first, int step);
 
 /* A tensor that the file may have and the model does not need. */
@@ -203,7 +205,7 @@ void plan_attention(loader *l, layer_plan *p, int layer);
 void plan_ffn(loader *l, layer_plan *p, int layer);
 void plan_usual(loader *l, layer_plan *p, int layer);
 
-/* ---- families with experts (experts.c) -------------------------------------------------------- */
+/* ---- families with experts (experts.c) ------------------------------------------------------- */
 
 /* Reads c->moe, which holds the family's defaults; and checks it. */
 void config_read_experts(config_source *s, config *c);

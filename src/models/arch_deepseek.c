@@ -1,7 +1,7 @@
 /*
  * arch_deepseek.c: DeepSeek V2 and V3: latent attention, whose key and value projections are taken
- * apart by head here, and experts with shared ones, chosen within groups. V3 scores by sigmoid and has
- * a bias in the choice. GGUF writes both as "deepseek2".
+ * apart by head here, and experts with shared ones, chosen within groups. V3 scores by sigmoid and
+ * has a bias in the choice. GGUF writes both as "deepseek2".
  */
 #include <math.h>
 #include <string.h>

@@ -1,9 +1,10 @@
 /*
- * arch_gemma4.c: Gemma 3n and Gemma 4: Gemma 3's layer with plain norm weights, values normed too, an
- * attention scale of 1, a vector of each token for each layer (per-layer embeddings), and last layers
- * that use the keys and values of earlier ones. 3n has several residual streams, a low-rank branch beside
- * the attention and sparse gates; 4 has heads of another size in layers that see everything, rotates part
- * of them, scales each layer's output, and may have experts beside the dense FFN.
+ * arch_gemma4.c: Gemma 3n and Gemma 4: Gemma 3's layer with plain norm weights, values normed too,
+ * an attention scale of 1, a vector of each token for each layer (per-layer embeddings), and last
+ * layers that use the keys and values of earlier ones. 3n has several residual streams, a low-rank
+ * branch beside the attention and sparse gates; 4 has heads of another size in layers that see
+ * everything, rotates part of them, scales each layer's output, and may have experts beside the
+ * dense FFN.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -235,8 +236,8 @@ static void gemma3n_read(config_source *s, config *c)
     cfg_int(s, &active, "altup_active_idx", "altup.active_idx", 0, 0);
     cfg_bool(s, &c->scale_stream, "altup_correct_scale", NULL);
     if (c->ple_width < 1)
-        fault_add(&s->faults, "%s missing", cfg_name(s, "hidden_size_per_layer_input",
-                                                     "embedding_length_per_layer_input"));
+        fault_add(&s->faults, "%s missing",
+                  cfg_name(s, "hidden_size_per_layer_input", "embedding_length_per_layer_input"));
     read_sparsity(s, c);
 }
 
@@ -291,8 +292,8 @@ static void gemma3n_plan(loader *l, layer_plan *p, int layer)
     p->altup = a;
 
     if (load_tensor(l, &laurel->left.w, ROLE_LAUREL_LEFT, layer, 0, c->d_model, false))
-        load_linear(l, &laurel->right, ROLE_LAUREL_RIGHT, layer, c->d_model,
-                    laurel->left.w.n_rows, BIAS_NONE);
+        load_linear(l, &laurel->right, ROLE_LAUREL_RIGHT, layer, c->d_model, laurel->left.w.n_rows,
+                    BIAS_NONE);
     load_norm(l, &laurel->post_norm, ROLE_LAUREL_NORM, layer, c->d_model, false);
     p->laurel = laurel;
 }
@@ -328,7 +329,8 @@ static void read_layer_overrides(config_source *s, config *c)
     const json_t *all = s->json ? json_object_get(s->json, "per_layer_config") : NULL;
     const char *key;
     json_t *one;
-    json_object_foreach((json_t *)(uintptr_t)all, key, one) {
+    json_object_foreach((json_t *)(uintptr_t)all, key, one)
+    {
         char *end;
         long layer = strtol(key, &end, 10);
         if (end == key || *end || layer < 0 || layer >= c->n_layers) continue;
@@ -365,8 +367,8 @@ static void read_global_heads(config_source *s, config *c)
     for (int i = 0; i < n; i++) {
         if (!c->sliding[i]) global = c->head_dim_of[i];
         if ((int64_t)c->n_heads * c->head_dim_of[i] > MAX_WIDTH)
-            fault_add(&s->faults, "%d heads of %d are wider than %d", c->n_heads,
-                      c->head_dim_of[i], MAX_WIDTH);
+            fault_add(&s->faults, "%d heads of %d are wider than %d", c->n_heads, c->head_dim_of[i],
+                      MAX_WIDTH);
     }
     c->rope.head_dim = global;
 }
@@ -414,8 +416,8 @@ static void gemma4_read(config_source *s, config *c)
     if (experts) config_read_experts(s, c);
 }
 
-/* Experts beside the dense FFN; both read the residual stream, through norms of their own, as does the
- * router. */
+/* Experts beside the dense FFN; both read the residual stream, through norms of their own, as does
+ * the router. */
 static void plan_experts_beside(loader *l, layer_plan *p, int layer)
 {
     const config *c = &l->c;

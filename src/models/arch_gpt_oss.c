@@ -1,6 +1,6 @@
 /*
- * arch_gpt_oss.c: gpt-oss: biases everywhere, a sink in each head's softmax, a window on even layers,
- * experts with a clamped gated unit whose weights are a softmax over the chosen logits.
+ * arch_gpt_oss.c: gpt-oss: biases everywhere, a sink in each head's softmax, a window on even
+ * layers, experts with a clamped gated unit whose weights are a softmax over the chosen logits.
  */
 #include "models/arch.h"
 

@@ -1,7 +1,7 @@
 /*
  * arch_granite.c: Granite 3: Llama's layer with multipliers on embeddings, scores, branches and
- * logits; and Granite with experts, weighted by a softmax of the chosen. GGUF permutes q and k rows as
- * it does Llama's.
+ * logits; and Granite with experts, weighted by a softmax of the chosen. GGUF permutes q and k rows
+ * as it does Llama's.
  */
 #include "models/arch.h"
 
@@ -53,9 +53,8 @@ static const tensor_name granite_moe_names[] = {
 static void granite_moe_defaults(config *c, bool is_gguf)
 {
     granite_defaults(c, is_gguf);
-    c->moe = (moe_config){
-        .n_experts = 8, .n_used = 2, .score = MOE_SOFTMAX_USED, .weight_scale = 1
-    };
+    c->moe =
+        (moe_config){ .n_experts = 8, .n_used = 2, .score = MOE_SOFTMAX_USED, .weight_scale = 1 };
 }
 
 static void granite_moe_read(config_source *s, config *c)

@@ -1,6 +1,6 @@
 /*
- * arch_moe.c: families that are a known dense layer with experts for an FFN: Mixtral (Llama), Qwen 2
- * and 3, OLMoE (norms over all of q and k) and GLM 4.5 (sigmoid scores, a bias in the choice).
+ * arch_moe.c: families that are a known dense layer with experts for an FFN: Mixtral (Llama), Qwen
+ * 2 and 3, OLMoE (norms over all of q and k) and GLM 4.5 (sigmoid scores, a bias in the choice).
  */
 #include "models/arch.h"
 

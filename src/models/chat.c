@@ -44,7 +44,6 @@ void chat_template_free(chat_template *c)
 }
 
 // ---- context
-// --------------------------------------------------------------------------------------
 
 static const char *token_text(const tokenizer *t, int32_t id)
 {
@@ -79,8 +78,10 @@ static json_t *make_context(const chat_template *c, const chat_request *q)
     if (q->tools) bad |= json_object_set(j, "tools", q->tools);
     bad |= json_object_set_new(j, "add_generation_prompt", json_boolean(q->add_generation_prompt));
     if (c->tok) {
-        bad |= json_object_set_new(j, "bos_token", json_string(token_text(c->tok, tok_bos(c->tok))));
-        bad |= json_object_set_new(j, "eos_token", json_string(token_text(c->tok, tok_eos(c->tok))));
+        bad |=
+            json_object_set_new(j, "bos_token", json_string(token_text(c->tok, tok_bos(c->tok))));
+        bad |=
+            json_object_set_new(j, "eos_token", json_string(token_text(c->tok, tok_eos(c->tok))));
     }
     if (q->extra) bad |= json_object_update(j, q->extra);
     if (!bad) return j;

@@ -17,8 +17,8 @@
 typedef struct chat_template chat_template;
 
 /* Compiles the tokenizer's template, or `source` (NUL-terminated) where it is not NULL. t is
- * borrowed and must outlive it; NULL: the template alone, for chat_render without token texts. No template: INFER_NOT_FOUND. Immutable: any number of threads may
- * use one. */
+ * borrowed and must outlive it; NULL: the template alone, for chat_render without token texts. No
+ * template: INFER_NOT_FOUND. Immutable: any number of threads may use one. */
 infer_status chat_template_new(chat_template **out, const tokenizer *t, const char *source,
                                infer_error *err);
 void chat_template_free(chat_template *c);

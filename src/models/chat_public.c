@@ -10,8 +10,8 @@
 
 static chat_template *inner(const infer_template *t) { return (chat_template *)t; }
 
-infer_status infer_template_new(infer_template **out, const infer_tokenizer *tok, const char *source,
-                                infer_error *err)
+infer_status infer_template_new(infer_template **out, const infer_tokenizer *tok,
+                                const char *source, infer_error *err)
 {
     chat_template *c;
     *out = NULL;
@@ -39,7 +39,7 @@ static bool mark(const char **s, char c) { return *(*s)++ == c; }
 static infer_status parse_time(struct tm *tm, const char *text, infer_error *err)
 {
     const char *s = text;
-    *tm = (struct tm){.tm_isdst = 0};
+    *tm = (struct tm){ .tm_isdst = 0 };
     bool ok = number(&s, 4, &tm->tm_year) && mark(&s, '-') && number(&s, 2, &tm->tm_mon) &&
               mark(&s, '-') && number(&s, 2, &tm->tm_mday);
     if (ok && (*s == 'T' || *s == ' ')) {
@@ -55,7 +55,8 @@ static infer_status parse_time(struct tm *tm, const char *text, infer_error *err
          tm->tm_mday == given.tm_mday && tm->tm_hour == given.tm_hour &&
          tm->tm_min == given.tm_min && tm->tm_sec == given.tm_sec;
     if (ok) return INFER_OK;
-    return error_set(err, INFER_ARGUMENT, "time '%s': expected a time as 2026-07-26T12:00:00", text);
+    return error_set(err, INFER_ARGUMENT, "time '%s': expected a time as 2026-07-26T12:00:00",
+                     text);
 }
 
 /* The request that a context in JSON makes; *root is to be released. */
@@ -64,14 +65,13 @@ static infer_status read_request(json_t **root, chat_request *q, struct tm *tm, 
 {
     json_error_t at;
     *root = json_loadb(context, n, JSON_ALLOW_NUL, &at);
-    if (!*root)
-        return error_set(err, INFER_ARGUMENT, "context: column %d: %s", at.column, at.text);
+    if (!*root) return error_set(err, INFER_ARGUMENT, "context: column %d: %s", at.column, at.text);
     if (!json_is_object(*root)) {
         json_decref(*root);
         *root = NULL;
         return error_set(err, INFER_ARGUMENT, "context: expected a JSON object");
     }
-    *q = (chat_request){.extra = *root, .now = tm};
+    *q = (chat_request){ .extra = *root, .now = tm };
     infer_status st = INFER_OK;
     if (now) {
         st = parse_time(tm, now, err);

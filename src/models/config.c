@@ -568,9 +568,8 @@ void config_read(config_source *s, config *c)
     cfg_layer_ints(s, &c->d_ff, &c->d_ff_of, c->n_layers, "intermediate_size|n_inner",
                    "feed_forward_length", 1, MAX_WIDTH);
     cfg_int(s, &c->n_heads, "num_attention_heads|n_head", "attention.head_count", 1, MAX_WIDTH);
-    cfg_found kv =
-        cfg_layer_ints(s, &c->n_kv_heads, &c->n_kv_heads_of, c->n_layers, "num_key_value_heads",
-                       "attention.head_count_kv", 1, MAX_WIDTH);
+    cfg_found kv = cfg_layer_ints(s, &c->n_kv_heads, &c->n_kv_heads_of, c->n_layers,
+                                  "num_key_value_heads", "attention.head_count_kv", 1, MAX_WIDTH);
     if (kv == FOUND_NULL) c->n_kv_heads = 0; // as many as heads
     if (cfg_int(s, &c->head_dim, "head_dim", "attention.key_length", 1, MAX_WIDTH) == FOUND_NULL)
         c->head_dim = 0;
@@ -636,7 +635,8 @@ static void finish_rope(config_source *s, config *c, rope_spec *r, const char *w
     int head_dim = r->head_dim ? r->head_dim : c->head_dim;
     if (!r->dim) r->dim = (int)(head_dim * c->rotary_fraction);
     if (r->dim > head_dim)
-        fault_add(&s->faults, "%s: %d rotated dimensions, the head has %d", where, r->dim, head_dim);
+        fault_add(&s->faults, "%s: %d rotated dimensions, the head has %d", where, r->dim,
+                  head_dim);
     // Hunyuan's dynamic scaling is one longer base for every length
     if (r->scaling == ROPE_DYNAMIC && r->alpha > 0 && r->dim > 2) {
         r->base *= pow(r->alpha, (double)r->dim / (r->dim - 2));
@@ -668,7 +668,8 @@ void config_check(config_source *s, config *c)
                   cfg_name(s, "num_key_value_heads", "attention.head_count_kv"), c->n_kv_heads);
     for (int i = 0; c->kv_source && c->head_dim_of && i < c->n_layers; i++)
         if (c->head_dim_of[i] != c->head_dim_of[c->kv_source[i]])
-            fault_add(&s->faults, "layer %d has heads of %d, the keys it uses of layer %d are of %d", i,
+            fault_add(&s->faults,
+                      "layer %d has heads of %d, the keys it uses of layer %d are of %d", i,
                       c->head_dim_of[i], c->kv_source[i], c->head_dim_of[c->kv_source[i]]);
     if (c->head_dim == 0) {
         if (c->d_model % c->n_heads)

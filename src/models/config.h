@@ -14,7 +14,8 @@
 #include "base/error.h"
 #include "models/rope.h"
 
-/* A setting that GGUF has a key for, where its value goes, and what was read: what convert writes. */
+/* A setting that GGUF has a key for, where its value goes, and what was read: what convert writes.
+ */
 typedef struct cfg_note {
     const char *key; // after "<architecture>."
     char kind;       // 'i' int, 'f' double, 'b' bool
@@ -37,7 +38,7 @@ typedef struct config_source {
     bool out_of_memory; // which is no fault of the file
     cfg_note *notes;    // [MAX_NOTES] filled as settings are asked for; or NULL
     int n_notes;
-    cfg_note unnoted;   // stands in where none is taken
+    cfg_note unnoted; // stands in where none is taken
 } config_source;
 
 /* Norms of queries and keys. */
@@ -52,7 +53,7 @@ typedef enum qk_norm {
 typedef struct moe_config {
     int n_experts; // 0: none
     int n_used;
-    int d_ff; // of an expert
+    int d_ff;                  // of an expert
     int n_shared, d_ff_shared; // shared experts, and the width of them all; 0: none
     int n_groups, n_groups_used;
     bool group_top2;
@@ -75,9 +76,9 @@ typedef struct config {
     // [n_layers] where layers differ, else NULL; head_dim_of is of values too
     int *d_ff_of, *n_kv_heads_of, *head_dim_of;
     bool global_v_is_k; // layers that see everything have no values but their raw keys
-    int *kv_source; // [n_layers] the layer whose keys and values are used; NULL: each its own
-    int n_ctx; // trained context
-    bool tied; // the embedding is the head (safetensors; GGUF tells by the tensor)
+    int *kv_source;     // [n_layers] the layer whose keys and values are used; NULL: each its own
+    int n_ctx;          // trained context
+    bool tied;          // the embedding is the head (safetensors; GGUF tells by the tensor)
     bool qkv_bias, attention_bias, mlp_bias; // on q k v; on q k v o; on the FFN
 
     norm_kind norm;
@@ -97,11 +98,11 @@ typedef struct config {
     rope_spec rope;       // of layers that see everything, and of all where has_local is false
     rope_spec rope_local; // of sliding layers
     bool has_local;
-    double rotary_fraction; // rotated part of a head
+    double rotary_fraction;       // rotated part of a head
     double rotary_fraction_local; // of sliding layers; 0: the same
-    rope_pairing pairing;   // the family's for the container
-    bool unrotated;         // no layer rotates: positions are learned
-    uint8_t *no_rope;       // [n_layers] 1: this one does not; NULL: all do
+    rope_pairing pairing;         // the family's for the container
+    bool unrotated;               // no layer rotates: positions are learned
+    uint8_t *no_rope;             // [n_layers] 1: this one does not; NULL: all do
 
     int window;       // of sliding layers; 0: none
     uint8_t *sliding; // [n_layers] 1: sliding; NULL: the family's rule
@@ -111,8 +112,9 @@ typedef struct config {
     mla_config mla;
     int ple_width; // per-layer embeddings; 0: none
     int n_streams; // alternating updates; 0: none
-    double *sparsity; // [n_layers] deviations above the mean where gates are cut; NULL or -inf: none
-    bool scale_stream; // the per-layer embedding reads the first stream scaled
+    double
+        *sparsity; // [n_layers] deviations above the mean where gates are cut; NULL or -inf: none
+    bool scale_stream;           // the per-layer embedding reads the first stream scaled
     double glu_limit, glu_alpha; // clamped gated unit; 0: not
 
     double query_scalar; // attention scale is its ^-1/2; 0: head_dim
@@ -127,7 +129,8 @@ typedef enum cfg_found { FOUND_NONE, FOUND_NULL, FOUND, FOUND_BAD } cfg_found;
  * after "<architecture>."; NULL: this container has no such setting. *out stays as it is unless
  * FOUND. A list of equal integers counts as that integer. */
 cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, int min, int max);
-/* A number for each of n layers, or one for all. *of is NULL where all are equal; *out is the largest. */
+/* A number for each of n layers, or one for all. *of is NULL where all are equal; *out is the
+ * largest. */
 cfg_found cfg_layer_ints(config_source *s, int *out, int **of, int n, const char *hf,
                          const char *key, int min, int max);
 cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *key);

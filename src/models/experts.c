@@ -1,7 +1,7 @@
 /*
- * experts.c: what families with a mixture of experts share: their settings, and the experts' matrices
- * in every layout that files have: a tensor for each expert, stacks of all of them (views; GGUF and
- * newer checkpoints), and gpt-oss' stacks, transposed or in MXFP4, which are copied once.
+ * experts.c: what families with a mixture of experts share: their settings, and the experts'
+ * matrices in every layout that files have: a tensor for each expert, stacks of all of them (views;
+ * GGUF and newer checkpoints), and gpt-oss' stacks, transposed or in MXFP4, which are copied once.
  */
 #include <string.h>
 
@@ -178,8 +178,8 @@ static void load_columns(loader *l, expert_set *e, int layer)
         }
 }
 
-/* A block of 32 as safetensors have it, element 2i low and 2i + 1 high in byte i, to GGUF's: the scale,
- * then element i low and i + 16 high. */
+/* A block of 32 as safetensors have it, element 2i low and 2i + 1 high in byte i, to GGUF's: the
+ * scale, then element i low and i + 16 high. */
 static void repack_block(uint8_t *to, const uint8_t *codes, uint8_t scale)
 {
     to[0] = scale;
@@ -202,8 +202,7 @@ static void load_mxfp4(loader *l, linear *const *sets, int n_sets, tensor_role r
         return;
     }
     const int64_t dims[] = { n_experts, n_rows, n_blocks, 16 };
-    const uint8_t *codes =
-        load_bytes(l, role, layer, "_blocks", dims, 4, n * (uint64_t)n_cols);
+    const uint8_t *codes = load_bytes(l, role, layer, "_blocks", dims, 4, n * (uint64_t)n_cols);
     const uint8_t *scales = load_bytes(l, role, layer, "_scales", dims, 3, 0);
     uint8_t *to = codes && scales ? load_repacked(l, n * row) : NULL;
     if (!to) return;
@@ -225,12 +224,13 @@ static void load_mxfp4(loader *l, linear *const *sets, int n_sets, tensor_role r
         }
 }
 
-/* Biases [n_experts, 2 * d_ff], gate and up in turn, and [n_experts, d_model], of stacks by column. */
+/* Biases [n_experts, 2 * d_ff], gate and up in turn, and [n_experts, d_model], of stacks by column.
+ */
 static void load_column_biases(loader *l, expert_set *e, int layer)
 {
     size_t n = (size_t)e->n * (size_t)e->d_ff;
-    const float *both = load_float_rows(l, ROLE_EXPERTS_GATE_UP, layer, "_bias", e->n, 2 * e->d_ff,
-                                        false);
+    const float *both =
+        load_float_rows(l, ROLE_EXPERTS_GATE_UP, layer, "_bias", e->n, 2 * e->d_ff, false);
     float *apart = arena_alloc(&l->m->mem, 2 * n, sizeof(float));
     if (!apart) l->out_of_memory = true;
     if (both && apart) {
@@ -241,8 +241,8 @@ static void load_column_biases(loader *l, expert_set *e, int layer)
         spread_biases(e->gate, apart, e->n, e->d_ff);
         spread_biases(e->up, apart + n, e->n, e->d_ff);
     }
-    spread_biases(e->down, load_float_rows(l, ROLE_EXPERTS_DOWN, layer, "_bias", e->n, e->d_model,
-                                           false),
+    spread_biases(e->down,
+                  load_float_rows(l, ROLE_EXPERTS_DOWN, layer, "_bias", e->n, e->d_model, false),
                   e->n, e->d_model);
 }
 

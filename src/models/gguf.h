@@ -14,8 +14,20 @@
 typedef struct gguf gguf;
 
 typedef enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
-    GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPE_COUNT
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPE_COUNT
 } gguf_type;
 const char *gguf_type_name(gguf_type t);
 
@@ -27,21 +39,21 @@ typedef struct gguf_text {
 typedef struct gguf_value {
     gguf_text key;
     gguf_type type;
-    gguf_type item;       // of an array
-    uint64_t count;       // items of an array, 1 otherwise
-    const uint8_t *data;  // little-endian bytes in the map
-    size_t size;          // bytes at data
+    gguf_type item;           // of an array
+    uint64_t count;           // items of an array, 1 otherwise
+    const uint8_t *data;      // little-endian bytes in the map
+    size_t size;              // bytes at data
     const gguf_text *strings; // [count] of an array of strings, made at open; else NULL
 } gguf_value;
 
 typedef struct gguf_tensor {
     gguf_text name;
     uint32_t ggml_type;
-    int type;             // dtype, -1: a type we do not know (a load error only if the model needs it)
+    int type; // dtype, -1: a type we do not know (a load error only if the model needs it)
     int n_dims;
-    int64_t dims[4];      // dims[0] is the fastest: columns
+    int64_t dims[4]; // dims[0] is the fastest: columns
     const uint8_t *data;
-    uint64_t bytes;       // 0 for unknown types
+    uint64_t bytes; // 0 for unknown types
 } gguf_tensor;
 
 /* Opens path and, where it is the first of a split set (split.count), its siblings. */
@@ -62,8 +74,9 @@ int gguf_n_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, int i);
 const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name);
 
-/* Typed reads. A missing key leaves *out as it is and returns INFER_OK with *found false (found may be
- * NULL); another type, or a number that does not fit, is INFER_FORMAT naming key, type and value. */
+/* Typed reads. A missing key leaves *out as it is and returns INFER_OK with *found false (found may
+ * be NULL); another type, or a number that does not fit, is INFER_FORMAT naming key, type and
+ * value. */
 infer_status gguf_int(const gguf *g, const char *key, int64_t *out, bool *found, infer_error *err);
 infer_status gguf_float(const gguf *g, const char *key, double *out, bool *found, infer_error *err);
 infer_status gguf_bool(const gguf *g, const char *key, bool *out, bool *found, infer_error *err);

@@ -1,7 +1,7 @@
 /*
  * safetensors.h: a Hugging Face folder's weights, single (model.safetensors) or sharded
- * (model.safetensors.index.json). Format: 8-byte header length, a JSON object of name → {dtype, shape,
- * data_offsets}, data.
+ * (model.safetensors.index.json). Format: 8-byte header length, a JSON object of name → {dtype,
+ * shape, data_offsets}, data.
  *
  * Everything is checked at open: header length against the file, shapes times type size against
  * offsets, offsets against the file, names that occur twice, shards that the index names.
@@ -19,7 +19,7 @@ typedef struct st_tensor {
     const char *dtype_name; // "BF16" as in the file
     int type;               // dtype, -1: a type that is not computed with (skipped unless needed)
     int n_dims;
-    int64_t dims[5];        // dims[n_dims-1] is the fastest
+    int64_t dims[5]; // dims[n_dims-1] is the fastest
     const uint8_t *data;
     uint64_t bytes;
 } st_tensor;

@@ -100,14 +100,16 @@ static bool overlaps_plain(const tok_work *w, size_t begin, size_t end)
     size_t low = 0, high = w->n_plain;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (w->plain[mid].end > begin) high = mid;
-        else low = mid + 1;
+        if (w->plain[mid].end > begin)
+            high = mid;
+        else
+            low = mid + 1;
     }
     return low < w->n_plain && w->plain[low].begin < end;
 }
 
-/* Whether the match at s[at] has bytes of a plain range. Normalized text has no positions of its own:
- * the k-th such text in it is taken to be the k-th in the raw stretch. */
+/* Whether the match at s[at] has bytes of a plain range. Normalized text has no positions of its
+ * own: the k-th such text in it is taken to be the k-th in the raw stretch. */
 static bool is_plain_there(const tok_work *w, const added_token *a, const char *s, size_t at,
                            size_t len)
 {

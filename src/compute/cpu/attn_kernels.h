@@ -3,9 +3,9 @@
  * attn_<level>.c includes its vec_<level>.h, then this file. Everything is static.
  *
  * Scores have positions in the lanes and run over head_dim in order; the weighted sum of V has
- * head_dim in the lanes and runs over positions in order. Up to ATTN_GROUP queries share the loads of
- * K and V. What a query computes does not depend on its neighbours: it touches exactly its visible
- * rows of V, and lanes of K that it does not see are masked.
+ * head_dim in the lanes and runs over positions in order. Up to ATTN_GROUP queries share the loads
+ * of K and V. What a query computes does not depend on its neighbours: it touches exactly its
+ * visible rows of V, and lanes of K that it does not see are masked.
  */
 #ifndef COMPUTE_CPU_ATTN_KERNELS_H
 #define COMPUTE_CPU_ATTN_KERNELS_H
@@ -29,25 +29,27 @@ KERNEL_INLINE v16 load_kv(const void *p, size_t at, kv_type type)
 
 /* s[g][16 vec …] = q[g] . K for `vecs` vectors of positions. */
 KERNEL_INLINE void dot_vecs(tile_row *s, attn_query *const *q, const kv_tile *t, int vec, int vecs,
-                           int group, kv_type type)
+                            int group, kv_type type)
 {
     v16 acc[ATTN_GROUP][ATTN_VECS], k[ATTN_VECS];
-    KERNEL_UNROLL for (int g = 0; g < group; g++)
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_set1(0);
+    KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
+        acc[g][i] = v16_set1(0);
     for (int d = 0; d < t->head_dim; d++) {
         size_t at = (size_t)d * KV_TILE + (size_t)vec * 16;
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) k[i] = load_kv(t->k, at + (size_t)i * 16, type);
-        KERNEL_UNROLL for (int g = 0; g < group; g++) {
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) k[i] =
+            load_kv(t->k, at + (size_t)i * 16, type);
+        KERNEL_UNROLL for (int g = 0; g < group; g++)
+        {
             v16 x = v16_set1(q[g]->q[d]);
             KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, k[i], acc[g][i]);
         }
     }
-    KERNEL_UNROLL for (int g = 0; g < group; g++)
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v16_store(s[g] + (vec + i) * 16, acc[g][i]);
+    KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
+        v16_store(s[g] + (vec + i) * 16, acc[g][i]);
 }
 
 KERNEL_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t, int group,
-                            kv_type type)
+                             kv_type type)
 {
     int lo = KV_TILE, hi = 0;
     for (int g = 0; g < group; g++) {
@@ -55,8 +57,10 @@ KERNEL_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t
         hi = q[g]->hi > hi ? q[g]->hi : hi;
     }
     int v = lo / 16, end = (hi + 15) / 16;
-    for (; v + ATTN_VECS <= end; v += ATTN_VECS) dot_vecs(s, q, t, v, ATTN_VECS, group, type);
-    for (; v < end; v++) dot_vecs(s, q, t, v, 1, group, type);
+    for (; v + ATTN_VECS <= end; v += ATTN_VECS)
+        dot_vecs(s, q, t, v, ATTN_VECS, group, type);
+    for (; v < end; v++)
+        dot_vecs(s, q, t, v, 1, group, type);
 }
 
 /* Scale and cap of a query's dots, -infinity where it does not see. */
@@ -95,7 +99,8 @@ KERNEL_INLINE void soften(float *s, attn_query *q, size_t v_stride)
     }
     // Nothing above -infinity so far: -infinity - 0 gives the weight 0.
     v16 max = v16_set1(q->max == -INFINITY ? 0 : q->max);
-    KERNEL_UNROLL for (int v = 0; v < TILE_VECS; v++) {
+    KERNEL_UNROLL for (int v = 0; v < TILE_VECS; v++)
+    {
         x[v] = v16_exp(v16_sub(x[v], max));
         v16_store(s + v * 16, x[v]);
     }
@@ -104,37 +109,40 @@ KERNEL_INLINE void soften(float *s, attn_query *q, size_t v_stride)
 
 /* acc[g] += sum over j in [from, to) of p[g][j] V[j], for `vecs` vectors of head_dim from d on. */
 KERNEL_INLINE void weigh_vecs(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
-                             int from, int to, size_t d, int vecs, int group, kv_type type)
+                              int from, int to, size_t d, int vecs, int group, kv_type type)
 {
     v16 acc[ATTN_GROUP][ATTN_VECS], v[ATTN_VECS];
-    KERNEL_UNROLL for (int g = 0; g < group; g++)
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_load(q[g]->acc + d + i * 16);
+    KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
+        acc[g][i] = v16_load(q[g]->acc + d + i * 16);
     for (int j = from; j < to; j++) {
         size_t at = (size_t)j * v_stride + d;
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v[i] = load_kv(t->v, at + (size_t)i * 16, type);
-        KERNEL_UNROLL for (int g = 0; g < group; g++) {
+        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v[i] =
+            load_kv(t->v, at + (size_t)i * 16, type);
+        KERNEL_UNROLL for (int g = 0; g < group; g++)
+        {
             v16 x = v16_set1(p[g][j]);
             KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, v[i], acc[g][i]);
         }
     }
-    KERNEL_UNROLL for (int g = 0; g < group; g++)
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) v16_store(q[g]->acc + d + i * 16, acc[g][i]);
+    KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
+        v16_store(q[g]->acc + d + i * 16, acc[g][i]);
 }
 
 KERNEL_INLINE void weigh_rows(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
-                             int from, int to, int group, kv_type type)
+                              int from, int to, int group, kv_type type)
 {
     size_t d = 0;
     if (from >= to) return;
     for (; d + 16 * ATTN_VECS <= v_stride; d += 16 * ATTN_VECS)
         weigh_vecs(q, p, t, v_stride, from, to, d, ATTN_VECS, group, type);
-    for (; d < v_stride; d += 16) weigh_vecs(q, p, t, v_stride, from, to, d, 1, group, type);
+    for (; d < v_stride; d += 16)
+        weigh_vecs(q, p, t, v_stride, from, to, d, 1, group, type);
 }
 
 /* Rows that all queries see go together; what one alone sees before and after them goes alone, so
  * that nobody multiplies a row it does not see by 0 (it may hold NaN). */
 KERNEL_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
-                              int group, kv_type type)
+                               int group, kv_type type)
 {
     int lo = 0, hi = KV_TILE;
     for (int g = 0; g < group; g++) {
@@ -146,15 +154,17 @@ KERNEL_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile 
             weigh_rows(q + g, p + g, t, v_stride, q[g]->lo, q[g]->hi, 1, type);
         return;
     }
-    for (int g = 0; g < group; g++) weigh_rows(q + g, p + g, t, v_stride, q[g]->lo, lo, 1, type);
+    for (int g = 0; g < group; g++)
+        weigh_rows(q + g, p + g, t, v_stride, q[g]->lo, lo, 1, type);
     weigh_rows(q, p, t, v_stride, lo, hi, group, type);
-    for (int g = 0; g < group; g++) weigh_rows(q + g, p + g, t, v_stride, hi, q[g]->hi, 1, type);
+    for (int g = 0; g < group; g++)
+        weigh_rows(q + g, p + g, t, v_stride, hi, q[g]->hi, 1, type);
 }
 
 /* ---- the kernels ---- */
 
 KERNEL_INLINE void attend_group(attn_query *const *q, const kv_tile *t, float scale, float softcap,
-                               int group, kv_type type)
+                                int group, kv_type type)
 {
     size_t v_stride = ((size_t)t->head_dim_v + 15) / 16 * 16;
     tile_row s[ATTN_GROUP] ATTR_ALIGNED(64);
@@ -167,7 +177,7 @@ KERNEL_INLINE void attend_group(attn_query *const *q, const kv_tile *t, float sc
 }
 
 KERNEL_INLINE void attn_tile_as(attn_query *q, int n, const kv_tile *t, float scale, float softcap,
-                               kv_type type)
+                                kv_type type)
 {
     attn_query *seeing[ATTN_GROUP];
     int group = 0;
@@ -180,7 +190,8 @@ KERNEL_INLINE void attn_tile_as(attn_query *q, int n, const kv_tile *t, float sc
     }
     // Fewer than a group at the end: by twos and ones.
     int g = 0;
-    for (; g + 2 <= group; g += 2) attend_group(seeing + g, t, scale, softcap, 2, type);
+    for (; g + 2 <= group; g += 2)
+        attend_group(seeing + g, t, scale, softcap, 2, type);
     if (g < group) attend_group(seeing + g, t, scale, softcap, 1, type);
 }
 
@@ -200,7 +211,8 @@ static void attn_scores(float *scores, const attn_query *q, const kv_tile *t, fl
     if (q->lo < q->hi && t->type == KV_F16) dot_group(s, &one, t, 1, KV_F16);
     if (q->lo < q->hi && t->type == KV_F32) dot_group(s, &one, t, 1, KV_F32);
     finish_scores(s[0], q, scale, softcap);
-    for (int v = 0; v < KV_TILE; v += 16) v16_store(scores + v, v16_load(s[0] + v));
+    for (int v = 0; v < KV_TILE; v += 16)
+        v16_store(scores + v, v16_load(s[0] + v));
 }
 
 static void kv_store(void *k_tile, void *v_tile, int at, const float *k, const float *v,
@@ -209,7 +221,8 @@ static void kv_store(void *k_tile, void *v_tile, int at, const float *k, const f
     size_t v_stride = ((size_t)head_dim_v + 15) / 16 * 16, row = (size_t)at * v_stride;
     if (type == KV_F32) {
         float *kt = k_tile, *vt = v_tile;
-        for (int d = 0; d < head_dim; d++) kt[(size_t)d * KV_TILE + (size_t)at] = k[d];
+        for (int d = 0; d < head_dim; d++)
+            kt[(size_t)d * KV_TILE + (size_t)at] = k[d];
         memcpy(vt + row, v, (size_t)head_dim_v * sizeof(float));
         return;
     }
@@ -217,7 +230,8 @@ static void kv_store(void *k_tile, void *v_tile, int at, const float *k, const f
     for (int d = 0; d < head_dim; d += 16) {
         int n = head_dim - d < 16 ? head_dim - d : 16;
         v16_store_f16(half, v16_load_n(k + d, n));
-        for (int i = 0; i < n; i++) kt[(size_t)(d + i) * KV_TILE + (size_t)at] = half[i];
+        for (int i = 0; i < n; i++)
+            kt[(size_t)(d + i) * KV_TILE + (size_t)at] = half[i];
     }
     for (int d = 0; d < head_dim_v; d += 16) {
         int n = head_dim_v - d < 16 ? head_dim_v - d : 16;

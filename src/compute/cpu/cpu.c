@@ -1,9 +1,9 @@
 /*
- * cpu.c: the CPU backend: divides each operation among the threads and hands the shares to the kernels
- * of the level that was chosen at open.
+ * cpu.c: the CPU backend: divides each operation among the threads and hands the shares to the
+ * kernels of the level that was chosen at open.
  *
- * How work is divided never shows in a result: kernels compute each row, head or output as one fixed
- * sequence of operations (kernels.h).
+ * How work is divided never shows in a result: kernels compute each row, head or output as one
+ * fixed sequence of operations (kernels.h).
  */
 #include <math.h>
 #include <stdio.h>
@@ -115,13 +115,13 @@ typedef struct job {
 static void run_one(void *arg, int thread, int n_threads)
 {
     const job *j = arg;
-    worker w = {j->d, thread, n_threads};
+    worker w = { j->d, thread, n_threads };
     j->fn(&w, j->arg);
 }
 
 static void cpu_run(device *d, worker_fn *fn, void *arg)
 {
-    job j = {d, fn, arg};
+    job j = { d, fn, arg };
     pool_run(d->pool, run_one, &j);
 }
 
@@ -181,7 +181,8 @@ static void cpu_prepare(const worker *w, act *a)
     if (a->n_cols % 32) return; // only float weights can follow
     for (int r = begin; r < end; r++) {
         size_t at = (size_t)r * a->stride;
-        w->dev->k->act_row(a->q + at * ACT_PLANES, a->scale + at / 32, a->sum + at / 16, a->x + at, a->n_cols);
+        w->dev->k->act_row(a->q + at * ACT_PLANES, a->scale + at / 32, a->sum + at / 16, a->x + at,
+                           a->n_cols);
     }
 }
 
@@ -209,7 +210,8 @@ static void cpu_scale(const worker *w, float *y, size_t stride, int n_rows, int 
 {
     int begin, end;
     thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
-    for (int r = begin; r < end; r++) w->dev->k->scale(y + (size_t)r * stride, scale, width);
+    for (int r = begin; r < end; r++)
+        w->dev->k->scale(y + (size_t)r * stride, scale, width);
 }
 
 /* ---- by heads of rows ---- */
@@ -240,8 +242,7 @@ static void cpu_copy_heads(const worker *w, float *y, size_t y_stride, const flo
 }
 
 static void cpu_rope(const worker *w, float *x, size_t stride, int n_rows, int n_heads, int width,
-                     const float *cos, const float *sin, int n_pairs, int gap,
-                     rope_pairing pairing)
+                     const float *cos, const float *sin, int n_pairs, int gap, rope_pairing pairing)
 {
     int begin, end;
     thread_share(n_rows * n_heads, 1, w->thread, w->n_threads, &begin, &end);
@@ -275,7 +276,8 @@ static void cpu_kv_append(const worker *w, const row_span *spans, int n_spans, c
     const row_span *s = spans;
     for (int i = begin; i < end; i++) {
         int r = i / n_heads, h = i % n_heads;
-        while (r >= s->first + s->n) s++;
+        while (r >= s->first + s->n)
+            s++;
         const kv_view *kv = &s->kv;
         int pos = s->pos + r - s->first, tile = pos / KV_TILE;
         w->dev->k->kv_store(k_head(kv->k_tiles[tile], kv, h), v_head(kv->v_tiles[tile], kv, h),
@@ -301,7 +303,8 @@ static void set_visible(attn_query *q, int pos, int window, int tile)
     q->hi = hi < KV_TILE ? hi : KV_TILE;
 }
 
-/* Probabilities of the block's queries into the caller's [n_heads, n, n]; needs final max and sum. */
+/* Probabilities of the block's queries into the caller's [n_heads, n, n]; needs final max and sum.
+ */
 static void capture_block(const device *d, const attention_args *a, const attn_block *b,
                           attn_query *q, int first_tile, int last_tile)
 {
@@ -313,12 +316,13 @@ static void capture_block(const device *d, const attention_args *a, const attn_b
             float *out = a->capture + ((size_t)head * n + (size_t)(r - b->span->first)) * n;
             memset(out, 0, (size_t)n * sizeof(float));
             for (int t = first_tile; t <= last_tile; t++) {
-                kv_tile tile = {k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h),
-                                kv->type, kv->head_dim, kv->head_dim_v};
+                kv_tile tile = { k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h),
+                                 kv->type, kv->head_dim, kv->head_dim_v };
                 set_visible(&q[i], b->span->pos + r - b->span->first, a->window, t);
                 d->k->attn_scores(scores, &q[i], &tile, a->scale, a->softcap);
                 d->k->exp_sum(p, scores, q[i].max, KV_TILE);
-                for (int c = q[i].lo; c < q[i].hi; c++) out[t * KV_TILE + c] = p[c] / q[i].sum;
+                for (int c = q[i].lo; c < q[i].hi; c++)
+                    out[t * KV_TILE + c] = p[c] / q[i].sum;
             }
         }
 }
@@ -345,8 +349,8 @@ static void attend_block(const worker *w, const attention_args *a, const attn_bl
         };
     }
     for (int t = first_tile; t <= last_tile; t++) {
-        kv_tile tile = {k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h), kv->type,
-                        kv->head_dim, kv->head_dim_v};
+        kv_tile tile = { k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h), kv->type,
+                         kv->head_dim, kv->head_dim_v };
         for (int i = 0; i < n; i++)
             set_visible(&s->queries[i], pos + i / b->n_heads, a->window, t);
         d->k->attn_tile(s->queries, n, &tile, a->scale, a->softcap);
@@ -355,31 +359,36 @@ static void attend_block(const worker *w, const attention_args *a, const attn_bl
         int r = b->row + i / b->n_heads, head = b->head + i % b->n_heads;
         float *out = a->out + (size_t)r * a->out_stride + (size_t)head * kv->head_dim_v;
         const attn_query *q = &s->queries[i];
-        for (int c = 0; c < kv->head_dim_v; c++) out[c] = q->acc[c] / q->sum;
+        for (int c = 0; c < kv->head_dim_v; c++)
+            out[c] = q->acc[c] / q->sum;
     }
-    if (a->capture && b->span == a->spans) capture_block(d, a, b, s->queries, first_tile, last_tile);
+    if (a->capture && b->span == a->spans)
+        capture_block(d, a, b, s->queries, first_tile, last_tile);
 }
 
 static void cpu_attention(const worker *w, const attention_args *a)
 {
     int group = a->n_heads / a->spans[0].kv.n_kv_heads, total = 0;
-    for (int i = 0; i < a->n_spans; i++) total += a->spans[i].n;
+    for (int i = 0; i < a->n_spans; i++)
+        total += a->spans[i].n;
     // One row: heads are divided among threads; more: all heads of a group share the tile's loads.
     int heads = group;
-    while (heads > 1 && total * (a->n_heads / heads) < 2 * w->n_threads) heads = (heads + 1) / 2;
+    while (heads > 1 && total * (a->n_heads / heads) < 2 * w->n_threads)
+        heads = (heads + 1) / 2;
     if (heads > ATTN_QUERIES) heads = ATTN_QUERIES;
     int rows = ATTN_QUERIES / heads;
     int per_group = (group + heads - 1) / heads, item = 0;
-    // Blocks go around the threads: later rows see more, so neighbours in turn keep the shares even.
+    // Blocks go around the threads: later rows see more, so neighbours in turn keep the shares
+    // even.
     for (int i = 0; i < a->n_spans; i++) {
         const row_span *s = &a->spans[i];
         for (int r = 0; r < s->n; r += rows)
             for (int c = 0; c < a->n_heads / group * per_group; c++, item++) {
                 if (item % w->n_threads != w->thread) continue;
                 int first = c % per_group * heads;
-                attn_block b = {s, s->first + r, s->n - r < rows ? s->n - r : rows,
-                                c / per_group * group + first,
-                                group - first < heads ? group - first : heads};
+                attn_block b = { s, s->first + r, s->n - r < rows ? s->n - r : rows,
+                                 c / per_group * group + first,
+                                 group - first < heads ? group - first : heads };
                 attend_block(w, a, &b);
             }
     }
@@ -391,7 +400,7 @@ static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear 
                        bool exact)
 {
     const cpu_kernels *k = w->dev->k;
-    matmul_args a = {y, y_stride, &l->w, x, 0, 0, w->dev->scratch[w->thread].matmul};
+    matmul_args a = { y, y_stride, &l->w, x, 0, 0, w->dev->scratch[w->thread].matmul };
     thread_share(l->w.n_rows, PANEL, w->thread, w->n_threads, &a.begin, &a.end);
     if (a.begin >= a.end) return;
     if (exact || !quant_formats[l->w.type]->sub)
@@ -400,8 +409,7 @@ static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear 
         k->matmul_int8(&a);
     if (!l->bias) return;
     for (int r = 0; r < x->n_rows; r++)
-        k->add_scaled(y + (size_t)r * y_stride + a.begin, l->bias + a.begin, 1.0f,
-                      a.end - a.begin);
+        k->add_scaled(y + (size_t)r * y_stride + a.begin, l->bias + a.begin, 1.0f, a.end - a.begin);
 }
 
 static void cpu_softcap(const worker *w, float *y, size_t stride, int n_rows, int width, float cap)

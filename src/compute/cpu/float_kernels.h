@@ -1,7 +1,7 @@
 /*
- * float_kernels.h: norms, rotary positions, activations and the rounding of activations, written once
- * over v16. A level's float_<level>.c includes its vec_<level>.h, then this file, and installs what it
- * finds with float_kernels_install. Everything is static: each level has its own copy.
+ * float_kernels.h: norms, rotary positions, activations and the rounding of activations, written
+ * once over v16. A level's float_<level>.c includes its vec_<level>.h, then this file, and installs
+ * what it finds with float_kernels_install. Everything is static: each level has its own copy.
  */
 #ifndef COMPUTE_CPU_FLOAT_KERNELS_H
 #define COMPUTE_CPU_FLOAT_KERNELS_H
@@ -18,7 +18,8 @@ static void rms_norm(float *y, const float *x, const float *w, float offset, flo
 {
     d16 squares = d16_zero();
     int i = 0;
-    for (; i + 16 <= n; i += 16) squares = d16_add_square(squares, v16_load(x + i));
+    for (; i + 16 <= n; i += 16)
+        squares = d16_add_square(squares, v16_load(x + i));
     if (i < n) squares = d16_add_square(squares, v16_load_n(x + i, n - i));
     v16 scale = v16_set1((float)(1.0 / sqrt(d16_sum(squares) / n + (double)eps)));
     v16 off = v16_set1(offset);
@@ -34,9 +35,10 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
                        float eps, int n)
 {
     d16 sum = d16_zero(), squares = d16_zero();
-    for (int i = 0; i < n; i += 16) sum = d16_add(sum, v16_load_n(x + i, n - i < 16 ? n - i : 16));
-    // The deviations are taken from the mean rounded to float32: what this changes in the variance is
-    // the square of that rounding.
+    for (int i = 0; i < n; i += 16)
+        sum = d16_add(sum, v16_load_n(x + i, n - i < 16 ? n - i : 16));
+    // The deviations are taken from the mean rounded to float32: what this changes in the variance
+    // is the square of that rounding.
     v16 mean = v16_set1((float)(d16_sum(sum) / n)), zero = v16_set1(0);
     for (int i = 0; i < n; i += 16) {
         int m = n - i < 16 ? n - i : 16;
@@ -97,25 +99,20 @@ static void rope(float *x, const float *cos, const float *sin, int n_pairs, int 
 KERNEL_INLINE v16 activate(v16 x, activation f)
 {
     switch (f) {
-    case ACT_SILU:
-        return v16_mul_sigmoid(x, x);
+    case ACT_SILU: return v16_mul_sigmoid(x, x);
     case ACT_GELU_TANH: { // x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3)
         v16 cube = v16_mul(v16_mul(x, x), x);
         v16 u = v16_fma(cube, v16_set1(0.044715f), x);
         return v16_mul_sigmoid(x, v16_mul(u, v16_set1(1.5957691216057308f)));
     }
-    case ACT_GELU_ERF:
-        return v16_gelu_erf(x);
-    case ACT_RELU:
-        return v16_max(v16_set1(0), x);
+    case ACT_GELU_ERF: return v16_gelu_erf(x);
+    case ACT_RELU: return v16_max(v16_set1(0), x);
     case ACT_RELU2: {
         v16 r = v16_max(v16_set1(0), x);
         return v16_mul(r, r);
     }
-    case ACT_GELU_QUICK:
-        return v16_mul_sigmoid(x, v16_mul(x, v16_set1(1.702f)));
-    default:
-        return x;
+    case ACT_GELU_QUICK: return v16_mul_sigmoid(x, v16_mul(x, v16_set1(1.702f)));
+    default: return x;
     }
 }
 
@@ -179,7 +176,8 @@ static double exp_sum(float *y, const float *x, float shift, int n)
     for (int i = 0; i < n; i += 16) {
         int m = n - i < 16 ? n - i : 16;
         v16_store_n(y + i, v16_exp(v16_sub(v16_load_n(x + i, m), s)), m);
-        for (int j = 0; j < m; j++) sum += (double)y[i + j];
+        for (int j = 0; j < m; j++)
+            sum += (double)y[i + j];
     }
     return sum;
 }

@@ -1,7 +1,7 @@
 /*
- * int8_units.h: the formats that kernels read by vector code. unit_<fmt> takes one unit of LANES rows
- * at p (the bytes are as in quant_<fmt>.c), makes its blocks of 32 k in registers, and hands them to
- * emit in order. It reads no byte outside the unit.
+ * int8_units.h: the formats that kernels read by vector code. unit_<fmt> takes one unit of LANES
+ * rows at p (the bytes are as in quant_<fmt>.c), makes its blocks of 32 k in registers, and hands
+ * them to emit in order. It reads no byte outside the unit.
  *
  * A format is one function and one line in UNIT_FORMATS.
  */
@@ -28,7 +28,8 @@ KERNEL_INLINE vi load_last_dword(const uint8_t *p, size_t stride)
 KERNEL_INLINE void split_nibbles(vi *low, vi *high, const vi *t, int n)
 {
     vi mask = vi_set1(0x0f0f0f0f);
-    KERNEL_UNROLL for (int j = 0; j < n; j++) {
+    KERNEL_UNROLL for (int j = 0; j < n; j++)
+    {
         low[j] = vi_and(t[j], mask);
         high[j] = vi_and(vi_srl(t[j], 4), mask);
     }
@@ -53,8 +54,8 @@ KERNEL_INLINE void unit_q4_0(const sink *s, int block, const uint8_t *p, size_t 
     emit(s, block, w, &d, NULL);
 }
 
-static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t iq4_table[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113 };
 
 KERNEL_INLINE void unit_iq4_nl(const sink *s, int block, const uint8_t *p, size_t stride)
 {
@@ -116,17 +117,22 @@ KERNEL_INLINE k_header load_k_header(const uint8_t *p, size_t stride)
     k_header h = {
         .d = vi_half(t[0]),
         .dmin = vf_sub(vf_zero(), vi_half(vi_srl(t[0], 16))),
-        .scale = {vi_and(t[1], six), vi_or(vi_and(t[3], four), vi_and(vi_srl(t[1], 2), top))},
-        .min = {vi_and(t[2], six), vi_or(vi_and(vi_srl(t[3], 4), four), vi_and(vi_srl(t[2], 2), top))},
+        .scale = { vi_and(t[1], six), vi_or(vi_and(t[3], four), vi_and(vi_srl(t[1], 2), top)) },
+        .min = { vi_and(t[2], six),
+                 vi_or(vi_and(vi_srl(t[3], 4), four), vi_and(vi_srl(t[2], 2), top)) },
     };
     return h;
 }
-KERNEL_INLINE vf byte_to_vf(vi v, int i) { return vi_to_vf(vi_and(vi_srl(v, 8 * i), vi_set1(255))); }
+KERNEL_INLINE vf byte_to_vf(vi v, int i)
+{
+    return vi_to_vf(vi_and(vi_srl(v, 8 * i), vi_set1(255)));
+}
 
 KERNEL_INLINE void unit_q4_k(const sink *s, int block, const uint8_t *p, size_t stride)
 {
     k_header h = load_k_header(p, stride);
-    KERNEL_UNROLL for (int g = 0; g < 4; g++) { // 32 bytes: two sub-blocks
+    KERNEL_UNROLL for (int g = 0; g < 4; g++)
+    { // 32 bytes: two sub-blocks
         vi t[8], low[8], high[8];
         load_dwords(t, p + 16 + 32 * g, stride);
         load_dwords(t + 4, p + 32 + 32 * g, stride);
@@ -146,12 +152,14 @@ KERNEL_INLINE void unit_q5_k(const sink *s, int block, const uint8_t *p, size_t 
     vi fifth[8], bit = vi_set1(0x10101010); // bit b of byte l: of element l of sub-block b
     load_dwords(fifth, p + 16, stride);
     load_dwords(fifth + 4, p + 32, stride);
-    KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+    KERNEL_UNROLL for (int g = 0; g < 4; g++)
+    {
         vi t[8], low[8], high[8];
         load_dwords(t, p + 48 + 32 * g, stride);
         load_dwords(t + 4, p + 64 + 32 * g, stride);
         split_nibbles(low, high, t, 8);
-        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+        KERNEL_UNROLL for (int j = 0; j < 8; j++)
+        {
             vi a = g < 2 ? vi_sll(fifth[j], 4 - 2 * g) : vi_srl(fifth[j], 2 * g - 4);
             vi b = g < 2 ? vi_sll(fifth[j], 3 - 2 * g) : vi_srl(fifth[j], 2 * g - 3);
             low[j] = vi_or(low[j], vi_and(a, bit));
@@ -178,14 +186,16 @@ KERNEL_INLINE void unit_q6_k(const sink *s, int block, const uint8_t *p, size_t 
     vi scales[4], two = vi_set1(0x30303030);
     load_dwords(scales, p + 192, stride);
     vf d = vi_half(vi_srl(load_last_dword(p + 194, stride), 16)), sc[2];
-    KERNEL_UNROLL for (int half = 0; half < 2; half++) { // 128 elements: 64 bytes of low bits, 32 of high
+    KERNEL_UNROLL for (int half = 0; half < 2; half++)
+    { // 128 elements: 64 bytes of low bits, 32 of high
         vi t[8], h[8], low[8], high_a[8], high_b[8];
         load_dwords(h, p + 128 + 32 * half, stride);
         load_dwords(h + 4, p + 144 + 32 * half, stride);
         load_dwords(t, p + 64 * half, stride);
         load_dwords(t + 4, p + 64 * half + 16, stride);
         split_nibbles(low, high_a, t, 8);
-        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+        KERNEL_UNROLL for (int j = 0; j < 8; j++)
+        {
             low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 4), two));
             high_a[j] = vi_or(high_a[j], vi_and(h[j], two));
         }
@@ -194,7 +204,8 @@ KERNEL_INLINE void unit_q6_k(const sink *s, int block, const uint8_t *p, size_t 
         load_dwords(t, p + 64 * half + 32, stride);
         load_dwords(t + 4, p + 64 * half + 48, stride);
         split_nibbles(low, high_b, t, 8);
-        KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+        KERNEL_UNROLL for (int j = 0; j < 8; j++)
+        {
             low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 2), two));
             high_b[j] = vi_or(high_b[j], vi_and(vi_srl(h[j], 2), two));
         }
@@ -214,24 +225,26 @@ KERNEL_INLINE void unit_q2_k(const sink *s, int block, const uint8_t *p, size_t 
     load_dwords(scales, p, stride);
     vi head = load_last_dword(p + 68, stride);
     vf d = vi_half(head), dmin = vf_sub(vf_zero(), vi_half(vi_srl(head, 16)));
-    KERNEL_UNROLL for (int half = 0; half < 2; half++) {
+    KERNEL_UNROLL for (int half = 0; half < 2; half++)
+    {
         vi t[8], w[8];
         load_dwords(t, p + 16 + 32 * half, stride);
         load_dwords(t + 4, p + 32 + 32 * half, stride);
-        KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+        KERNEL_UNROLL for (int g = 0; g < 4; g++)
+        {
             vi bytes = vi_srl(scales[2 * half + g / 2], 16 * (g % 2));
-            vf sc[2] = {vf_mul(d, vi_to_vf(vi_and(bytes, four))),
-                        vf_mul(d, vi_to_vf(vi_and(vi_srl(bytes, 8), four)))};
-            vf mn[2] = {vf_mul(dmin, vi_to_vf(vi_and(vi_srl(bytes, 4), four))),
-                        vf_mul(dmin, vi_to_vf(vi_and(vi_srl(bytes, 12), four)))};
+            vf sc[2] = { vf_mul(d, vi_to_vf(vi_and(bytes, four))),
+                         vf_mul(d, vi_to_vf(vi_and(vi_srl(bytes, 8), four))) };
+            vf mn[2] = { vf_mul(dmin, vi_to_vf(vi_and(vi_srl(bytes, 4), four))),
+                         vf_mul(dmin, vi_to_vf(vi_and(vi_srl(bytes, 12), four))) };
             KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_and(vi_srl(t[j], 2 * g), two);
             emit(s, block + 4 * half + g, w, sc, mn);
         }
     }
 }
 
-/* Q3_K: two bits as in Q2_K, the third in bit g of 32 bytes for block g; 16 scales of 6 bits, four of
- * them in the bytes of a dword. */
+/* Q3_K: two bits as in Q2_K, the third in bit g of 32 bytes for block g; 16 scales of 6 bits, four
+ * of them in the bytes of a dword. */
 KERNEL_INLINE void unit_q3_k(const sink *s, int block, const uint8_t *p, size_t stride)
 {
     vi t[8], third[8], w[8], two = vi_set1(0x03030303), four = vi_set1(0x0f0f0f0f);
@@ -239,23 +252,27 @@ KERNEL_INLINE void unit_q3_k(const sink *s, int block, const uint8_t *p, size_t 
     vf d = vi_half(vi_srl(t[3], 16));
     vi a = vi_or(vi_srl(t[0], 16), vi_sll(t[1], 16)), b = vi_or(vi_srl(t[1], 16), vi_sll(t[2], 16));
     vi c = vi_or(vi_srl(t[2], 16), vi_sll(t[3], 16));
-    vi scales[4] = {vi_or(vi_and(a, four), vi_sll(vi_and(c, two), 4)),
-                    vi_or(vi_and(b, four), vi_sll(vi_and(vi_srl(c, 2), two), 4)),
-                    vi_or(vi_and(vi_srl(a, 4), four), vi_sll(vi_and(vi_srl(c, 4), two), 4)),
-                    vi_or(vi_and(vi_srl(b, 4), four), vi_sll(vi_and(vi_srl(c, 6), two), 4))};
+    vi scales[4] = { vi_or(vi_and(a, four), vi_sll(vi_and(c, two), 4)),
+                     vi_or(vi_and(b, four), vi_sll(vi_and(vi_srl(c, 2), two), 4)),
+                     vi_or(vi_and(vi_srl(a, 4), four), vi_sll(vi_and(vi_srl(c, 4), two), 4)),
+                     vi_or(vi_and(vi_srl(b, 4), four), vi_sll(vi_and(vi_srl(c, 6), two), 4)) };
     load_dwords(third, p, stride);
     load_dwords(third + 4, p + 16, stride);
-    KERNEL_UNROLL for (int half = 0; half < 2; half++) {
+    KERNEL_UNROLL for (int half = 0; half < 2; half++)
+    {
         load_dwords(t, p + 32 + 32 * half, stride);
         load_dwords(t + 4, p + 48 + 32 * half, stride);
-        KERNEL_UNROLL for (int i = 0; i < 4; i++) {
+        KERNEL_UNROLL for (int i = 0; i < 4; i++)
+        {
             int g = 4 * half + i;
             vf sc[2];
-            KERNEL_UNROLL for (int j = 0; j < 2; j++) {
+            KERNEL_UNROLL for (int j = 0; j < 2; j++)
+            {
                 vi byte = vi_and(vi_srl(scales[g / 2], 16 * (g % 2) + 8 * j), vi_set1(63));
                 sc[j] = vf_mul(d, vi_to_vf(vi_sub(byte, vi_set1(32))));
             }
-            KERNEL_UNROLL for (int j = 0; j < 8; j++) {
+            KERNEL_UNROLL for (int j = 0; j < 8; j++)
+            {
                 vi bit = g < 2 ? vi_sll(third[j], 2 - g) : vi_srl(third[j], g - 2);
                 w[j] = vi_or(vi_and(vi_srl(t[j], 2 * i), two), vi_and(bit, vi_set1(0x04040404)));
             }
@@ -269,22 +286,23 @@ KERNEL_INLINE void unit_iq4_xs(const sink *s, int block, const uint8_t *p, size_
     vi head[4]; // bytes: d d h h | l l l l
     load_dwords(head, p, stride);
     vf d = vi_half(head[0]);
-    KERNEL_UNROLL for (int g = 0; g < 8; g++) {
+    KERNEL_UNROLL for (int g = 0; g < 8; g++)
+    {
         vi t[4], w[8], low = vi_and(vi_srl(head[1], 4 * g), vi_set1(15));
         vi high = vi_and(vi_srl(head[0], 16 + 2 * g), vi_set1(3));
         vi scale = vi_sub(vi_or(low, vi_sll(high, 4)), vi_set1(32));
         vf sc = vf_mul(d, vi_to_vf(scale));
         load_dwords(t, p + 8 + 16 * g, stride);
         split_nibbles(w, w + 4, t, 4);
-        KERNEL_UNROLL for (int j = 0; j < 8; j++)
-            w[j] = vi_signed_weights(vi_table16(w[j], iq4_table));
+        KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] =
+            vi_signed_weights(vi_table16(w[j], iq4_table));
         emit(s, block + g, w, &sc, NULL);
     }
 }
 
 KERNEL_INLINE void unit_mxfp4(const sink *s, int block, const uint8_t *p, size_t stride)
 {
-    static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
     vi t[4], w[8], e = vi_and(load_dword(p, stride), vi_set1(255));
     // 2^(e - 128) as a product of two powers that are normal numbers for every e
     vi half = vi_srl(e, 1), bias = vi_set1(63);

@@ -8,21 +8,22 @@
  * sequence is the same at every level, so all levels give the same bits; the checker
  * (tests/kernels) compares them with ==.
  *
- * Memory: pointers to activations are 64-byte aligned and rows have strides that are multiples of 16
- * floats; weights are as in the file, unaligned. No kernel reads past the rows it is given or writes
- * past the outputs it is asked for.
+ * Memory: pointers to activations are 64-byte aligned and rows have strides that are multiples of
+ * 16 floats; weights are as in the file, unaligned. No kernel reads past the rows it is given or
+ * writes past the outputs it is asked for.
  */
 #ifndef COMPUTE_CPU_KERNELS_H
 #define COMPUTE_CPU_KERNELS_H
 
 #include "compute/tensor.h"
 
-#define PANEL 16        // outputs that a matmul kernel makes at once: one vector of lanes
-#define KV_TILE 64      // positions in a tile of the KV cache
+#define PANEL 16          // outputs that a matmul kernel makes at once: one vector of lanes
+#define KV_TILE 64        // positions in a tile of the KV cache
 #define MATMUL_PREPARED 8 // from this many rows on, a panel is unpacked once into scratch
 
-/* Prepared activations, [n_rows, …]: float32, and 16 bits by blocks of 32 as in quant.h. The strides of
- * x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of sum stride/16. */
+/* Prepared activations, [n_rows, …]: float32, and 16 bits by blocks of 32 as in quant.h. The
+ * strides of x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of
+ * sum stride/16. */
 typedef struct act {
     float *x;
     int8_t *q;
@@ -40,12 +41,20 @@ typedef struct matmul_args {
     const tensor *w; // [n_outputs, n_cols]
     const act *x;
     int begin, end;
-    void *scratch;   // matmul_scratch_bytes(n_cols), this thread's own, 64-byte aligned
+    void *scratch; // matmul_scratch_bytes(n_cols), this thread's own, 64-byte aligned
 } matmul_args;
 size_t matmul_scratch_bytes(int n_cols);
 
-typedef enum activation { ACT_NONE, ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_RELU2,
-                          ACT_GELU_QUICK, ACT_COUNT } activation;
+typedef enum activation {
+    ACT_NONE,
+    ACT_SILU,
+    ACT_GELU_TANH,
+    ACT_GELU_ERF,
+    ACT_RELU,
+    ACT_RELU2,
+    ACT_GELU_QUICK,
+    ACT_COUNT
+} activation;
 typedef enum rope_pairing { ROPE_HALVES, ROPE_ADJACENT } rope_pairing;
 typedef enum kv_type { KV_F32, KV_F16, KV_TYPE_COUNT } kv_type;
 
@@ -74,13 +83,15 @@ typedef struct cpu_kernels {
 
     /* Any quantised format (format->sub != 0), bits of quant_dot; n_cols is a multiple of 32. */
     void (*matmul_int8)(const matmul_args *a);
-    /* Any format, on dequantised weights and float32 activations: acc32 = 0; over the 32 k of a block
-     * acc32 = fmaf(w[k], x[k], acc32); acc += acc32 after each block; the last block may be short. */
+    /* Any format, on dequantised weights and float32 activations: acc32 = 0; over the 32 k of a
+     * block acc32 = fmaf(w[k], x[k], acc32); acc += acc32 after each block; the last block may be
+     * short. */
     void (*matmul_f32)(const matmul_args *a);
     /* The bits of quant_act_row; n is a multiple of 32. */
     void (*act_row)(int8_t *q, float *scale, int32_t *sum, const float *x, int n);
 
-    /* y = x / sqrt(mean(x^2) + eps) * (offset + w); w NULL: times 1. y may be x. Sums in float64. */
+    /* y = x / sqrt(mean(x^2) + eps) * (offset + w); w NULL: times 1. y may be x. Sums in float64.
+     */
     void (*rms_norm)(float *y, const float *x, const float *w, float offset, float eps, int n);
     /* y = (x - mean) / sqrt(var + eps) * (offset + w) + b; w, b may be NULL. */
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float offset,
@@ -107,7 +118,8 @@ typedef struct cpu_kernels {
      * attn_tile. */
     void (*attn_scores)(float *scores, const attn_query *q, const kv_tile *t, float scale,
                         float softcap);
-    /* y[i] = exp(x[i] - shift), the exponential of attn_tile; returns the sum in float64 in order. */
+    /* y[i] = exp(x[i] - shift), the exponential of attn_tile; returns the sum in float64 in order.
+     */
     double (*exp_sum)(float *y, const float *x, float shift, int n);
 } cpu_kernels;
 
@@ -117,8 +129,8 @@ const cpu_kernels *cpu_kernels_get(const char *level);
 
 typedef struct isa_level {
     const char *name;
-    bool (*have)(void);              // CPU and OS both
-    void (*init)(cpu_kernels *k);    // overwrites what it improves
+    bool (*have)(void);           // CPU and OS both
+    void (*init)(cpu_kernels *k); // overwrites what it improves
 } isa_level;
 extern const isa_level isa_levels[]; // ends with a NULL name; from ref upward
 

@@ -1,7 +1,7 @@
 /*
  * matmul_f32.h: products of dequantised weights and float32 activations, written once over the
- * registers of vec_matmul.h. A chunk of F32_CHUNK k of a panel of LANES outputs is converted to floats
- * [k, LANES] in scratch; tiles of rows run over it in the order that kernels.h states.
+ * registers of vec_matmul.h. A chunk of F32_CHUNK k of a panel of LANES outputs is converted to
+ * floats [k, LANES] in scratch; tiles of rows run over it in the order that kernels.h states.
  */
 #ifndef COMPUTE_CPU_MATMUL_F32_H
 #define COMPUTE_CPU_MATMUL_F32_H
@@ -30,11 +30,13 @@ KERNEL_INLINE int store_floats(float *w, const uint8_t *p, size_t stride, int n,
     vi t[LANES];
     for (; i + LANES <= dwords; i += LANES) {
         vi_square(t, p + (size_t)i * 4, stride);
-        KERNEL_UNROLL for (int j = 0; j < LANES; j++) store_dword(w + (i + j) * per * LANES, t[j], type);
+        KERNEL_UNROLL for (int j = 0; j < LANES; j++)
+            store_dword(w + (i + j) * per * LANES, t[j], type);
     }
     for (; i + 4 <= dwords; i += 4) {
         load_dwords(t, p + (size_t)i * 4, stride);
-        KERNEL_UNROLL for (int j = 0; j < 4; j++) store_dword(w + (i + j) * per * LANES, t[j], type);
+        KERNEL_UNROLL for (int j = 0; j < 4; j++)
+            store_dword(w + (i + j) * per * LANES, t[j], type);
     }
     return i * per;
 }
@@ -65,8 +67,8 @@ static void store_panel(float *w, dtype type, const uint8_t *p, size_t stride, i
     }
 }
 
-/* acc [rows, panels, LANES] += panels . x, blocks of 32 k each on their own; x is [n, rows], a panel
- * [F32_CHUNK, LANES]. */
+/* acc [rows, panels, LANES] += panels . x, blocks of 32 k each on their own; x is [n, rows], a
+ * panel [F32_CHUNK, LANES]. */
 KERNEL_INLINE void run_f32(float *acc, const float *w, const float *x, int n, int rows, int panels)
 {
     vf sum[TILE_ROWS * TILE_PANELS], part[TILE_ROWS * TILE_PANELS], v[TILE_PANELS];
@@ -75,12 +77,13 @@ KERNEL_INLINE void run_f32(float *acc, const float *w, const float *x, int n, in
         int end = b + 32 < n ? b + 32 : n;
         KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) part[i] = vf_zero();
         for (int k = b; k < end; k++) {
-            KERNEL_UNROLL for (int p = 0; p < panels; p++)
-                v[p] = vf_load(w + ((size_t)k + (size_t)p * F32_CHUNK) * LANES);
-            KERNEL_UNROLL for (int r = 0; r < rows; r++) {
+            KERNEL_UNROLL for (int p = 0; p < panels; p++) v[p] =
+                vf_load(w + ((size_t)k + (size_t)p * F32_CHUNK) * LANES);
+            KERNEL_UNROLL for (int r = 0; r < rows; r++)
+            {
                 vf xk = vf_set1(x[(size_t)k * (size_t)rows + (size_t)r]);
-                KERNEL_UNROLL for (int p = 0; p < panels; p++)
-                    part[r * panels + p] = vf_fma(v[p], xk, part[r * panels + p]);
+                KERNEL_UNROLL for (int p = 0; p < panels; p++) part[r * panels + p] =
+                    vf_fma(v[p], xk, part[r * panels + p]);
             }
         }
         KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] = vf_add(sum[i], part[i]);
@@ -97,9 +100,8 @@ static void run_f32_one(float *acc, const float *w, const float *x, int n)
         vf part[4];
         KERNEL_UNROLL for (int i = 0; i < 4; i++) part[i] = vf_zero();
         for (int k = b; k < b + 32; k++)
-            KERNEL_UNROLL for (int i = 0; i < 4; i++)
-                part[i] = vf_fma(vf_load(w + (size_t)(k + 32 * i) * LANES), vf_set1(x[k + 32 * i]),
-                                 part[i]);
+            KERNEL_UNROLL for (int i = 0; i < 4; i++) part[i] =
+                vf_fma(vf_load(w + (size_t)(k + 32 * i) * LANES), vf_set1(x[k + 32 * i]), part[i]);
         KERNEL_UNROLL for (int i = 0; i < 4; i++) sum = vf_add(sum, part[i]);
     }
     vf_store(acc, sum);
@@ -135,7 +137,8 @@ static void pack_f32(float *packed, const act *x, int first, int n)
         m = tile_rows(n - r);
         for (int i = 0; i < m; i++) {
             const float *from = x->x + (size_t)(first + r + i) * x->stride;
-            for (size_t k = 0; k < cols; k++) packed[k * (size_t)m + (size_t)i] = from[k];
+            for (size_t k = 0; k < cols; k++)
+                packed[k * (size_t)m + (size_t)i] = from[k];
         }
     }
 }
@@ -148,7 +151,8 @@ static void prefetch_next(const tensor *w, int o, int k, int n)
     size_t bytes = (size_t)n / (size_t)f->block_size * (size_t)f->block_bytes * LANES;
     if (o + 2 * LANES > w->n_rows) return;
     const uint8_t *next = w->data + (size_t)(o + LANES) * w->row_bytes + done;
-    for (size_t i = 0; i < bytes; i += 64) PREFETCH(next + i);
+    for (size_t i = 0; i < bytes; i += 64)
+        PREFETCH(next + i);
 }
 
 /* Rows [first, first + n) of x. */

@@ -1,16 +1,18 @@
 /*
- * matmul_int8.h: products of quantised weights and activations of two int8 planes, written once over the registers
- * of vec_matmul.h. A level's matmul_<level>.c includes its vec_<level>.h, then this file.
+ * matmul_int8.h: products of quantised weights and activations of two int8 planes, written once
+ * over the registers of vec_matmul.h. A level's matmul_<level>.c includes its vec_<level>.h, then
+ * this file.
  *
  * A panel is LANES outputs. 32 k of it are 8 vectors w[0 … 7]: lane i of w[j] has the 4 bytes
- * k = 4j … 4j + 3 of output i, so that one instruction multiplies them with 4 bytes of activations that
- * all lanes share. A format's unit function makes these vectors from the file's bytes in registers:
- * it loads 16 bytes a row, transposes dwords, splits bits, and hands each block to `emit`.
+ * k = 4j … 4j + 3 of output i, so that one instruction multiplies them with 4 bytes of activations
+ * that all lanes share. A format's unit function makes these vectors from the file's bytes in
+ * registers: it loads 16 bytes a row, transposes dwords, splits bits, and hands each block to
+ * `emit`.
  *
- * Few rows: emit multiplies at once; a panel never goes through memory, and the bytes of the next one
- * are prefetched meanwhile. More rows: emit stores a chunk of the panel, over which tiles of TILE_ROWS
- * rows run. Formats without a unit function are unpacked row by row by quant.h and take the second
- * way always. The float operations of an output are those of quant_dot in each case.
+ * Few rows: emit multiplies at once; a panel never goes through memory, and the bytes of the next
+ * one are prefetched meanwhile. More rows: emit stores a chunk of the panel, over which tiles of
+ * TILE_ROWS rows run. Formats without a unit function are unpacked row by row by quant.h and take
+ * the second way always. The float operations of an output are those of quant_dot in each case.
  */
 #ifndef COMPUTE_CPU_MATMUL_INT8_H
 #define COMPUTE_CPU_MATMUL_INT8_H
@@ -26,23 +28,24 @@ typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, c
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
     static void store_##name(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks)       \
     {                                                                                              \
-        sink s = {.f = shp, .rows = 0, .out = out};                                                \
+        sink s = { .f = shp, .rows = 0, .out = out };                                              \
         for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes)                           \
             unit_##name(&s, b, p, stride);                                                         \
     }                                                                                              \
-    KERNEL_INLINE void few_rows_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,   \
-                                      const x_tile *x, int rows)                                   \
+    KERNEL_INLINE void few_rows_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,  \
+                                       const x_tile *x, int rows)                                  \
     {                                                                                              \
         vf sum[4];                                                                                 \
-        sink s = {.f = shp, .rows = rows, .x = x, .acc = sum};                                     \
+        sink s = { .f = shp, .rows = rows, .x = x, .acc = sum };                                   \
         const uint8_t *next = p + LANES * stride; /* the next panel, prefetched in pieces */       \
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                                  \
+        KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                           \
         for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes) {                         \
-            for (int i = 0; i < LANES * unit_bytes; i += 64) PREFETCH(next + i);                   \
+            for (int i = 0; i < LANES * unit_bytes; i += 64)                                       \
+                PREFETCH(next + i);                                                                \
             next += LANES * unit_bytes;                                                            \
             unit_##name(&s, b, p, stride);                                                         \
         }                                                                                          \
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);                   \
+        KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);            \
     }                                                                                              \
     static void few_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,              \
                            const x_tile *x, int rows)                                              \
@@ -59,8 +62,8 @@ UNIT_FORMATS(X)
 
 /* ---- tiles over a stored chunk ---- */
 
-KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, shape f,
-                            int rows, int panels)
+KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks,
+                            shape f, int rows, int panels)
 {
     vf sum[TILE_ROWS * TILE_PANELS];
     int subs = 32 / f.sub;
@@ -68,10 +71,12 @@ KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const x_tile *x, i
     for (int b = 0; b < n_blocks; b++) {
         vi w[8 * TILE_PANELS];
         vf scale[2 * TILE_PANELS], min[2 * TILE_PANELS];
-        KERNEL_UNROLL for (int p = 0; p < panels; p++) {
-            KERNEL_UNROLL for (int j = 0; j < 8; j++)
-                w[p * 8 + j] = vi_load(c[p].w + ((size_t)b * 8 + (size_t)j) * LANES * 4);
-            KERNEL_UNROLL for (int i = 0; i < subs; i++) {
+        KERNEL_UNROLL for (int p = 0; p < panels; p++)
+        {
+            KERNEL_UNROLL for (int j = 0; j < 8; j++) w[p * 8 + j] =
+                vi_load(c[p].w + ((size_t)b * 8 + (size_t)j) * LANES * 4);
+            KERNEL_UNROLL for (int i = 0; i < subs; i++)
+            {
                 size_t at = (size_t)(b * subs + i) * LANES;
                 scale[p * subs + i] = vf_load(c[p].scale + at);
                 if (f.has_min) min[p * subs + i] = vf_load(c[p].min + at);
@@ -167,7 +172,7 @@ static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at
     size_t row = (size_t)first * x->stride;
     int8_t *q = x->q + row * ACT_PLANES;
     float *scale = x->scale + row / 32;
-    x_tile t = {0};
+    x_tile t = { 0 };
     if (rows > 1) {
         q = scratch_take(at, (size_t)rows * (size_t)n * ACT_PLANES);
         scale = scratch_take(at, (size_t)rows * (size_t)(n / 32) * sizeof(float));
@@ -177,7 +182,8 @@ static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at
             for (int k = 0; k < n / 4; k++)
                 memcpy(q + ((size_t)k * rows + r) * 4 * ACT_PLANES, from + k * 4 * ACT_PLANES,
                        4 * ACT_PLANES);
-            for (int b = 0; b < n / 32; b++) scale[(size_t)b * rows + r] = from_scale[b];
+            for (int b = 0; b < n / 32; b++)
+                scale[(size_t)b * rows + r] = from_scale[b];
         }
     }
     size_t sums = (size_t)rows * (size_t)(n / f.sub);
@@ -211,15 +217,14 @@ static int8_format int8_format_of(dtype type)
 {
     switch (type) {
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    case type: return (int8_format){shp, store_##name, few_##name};
+    case type: return (int8_format){ shp, store_##name, few_##name };
         UNIT_FORMATS(X)
 #undef X
-    default:
-        break;
+    default: break;
     }
     const quant_format *q = quant_formats[type];
-    if (q->sub == 32) return (int8_format){q->has_min ? SHAPE_S32M : SHAPE_S32, NULL, NULL};
-    return (int8_format){q->has_min ? SHAPE_S16M : SHAPE_S16, NULL, NULL};
+    if (q->sub == 32) return (int8_format){ q->has_min ? SHAPE_S32M : SHAPE_S32, NULL, NULL };
+    return (int8_format){ q->has_min ? SHAPE_S16M : SHAPE_S16, NULL, NULL };
 }
 
 static bool reads_by_vectors(dtype type) { return int8_format_of(type).store != NULL; }
@@ -244,10 +249,10 @@ static int8_scratch take_scratch(uint8_t **at, const tensor *w)
     size_t n = INT8_CHUNK, scales = n / 16 * sizeof(float);
     int8_scratch s;
     for (int p = 0; p < TILE_PANELS; p++)
-        s.chunk[p] = (panel_chunk){scratch_take(at, n * LANES), scratch_take(at, scales * LANES),
-                                   scratch_take(at, scales * LANES)};
-    s.rows = (row_buffer){scratch_take(at, n * LANES), scratch_take(at, scales),
-                          scratch_take(at, scales)};
+        s.chunk[p] = (panel_chunk){ scratch_take(at, n * LANES), scratch_take(at, scales * LANES),
+                                    scratch_take(at, scales * LANES) };
+    s.rows = (row_buffer){ scratch_take(at, n * LANES), scratch_take(at, scales),
+                           scratch_take(at, scales) };
     s.copy = scratch_take(at, LANES * w->row_bytes);
     return s;
 }
@@ -257,7 +262,8 @@ typedef struct tile_list {
     int rows[256], n;
 } tile_list;
 
-/* `panels` panels of outputs from o on for the tiles, chunk by chunk of k: acc [rows, panels, LANES]. */
+/* `panels` panels of outputs from o on for the tiles, chunk by chunk of k: acc [rows, panels,
+ * LANES]. */
 static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, int o, int panels,
                         const tile_list *x, const int8_scratch *s)
 {
@@ -268,7 +274,8 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
         int n = w->n_cols - k < INT8_CHUNK ? w->n_cols - k : INT8_CHUNK;
         size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
         for (int p = 0; p < panels; p++) {
-            int first = o + p * LANES, n_rows = w->n_rows - first < LANES ? w->n_rows - first : LANES;
+            int first = o + p * LANES,
+                n_rows = w->n_rows - first < LANES ? w->n_rows - first : LANES;
             const uint8_t *from = w->data + (size_t)first * w->row_bytes + at;
             if (!f->store)
                 store_any(s->chunk[p], q, from, w->row_bytes, n_rows, n, &s->rows);
@@ -291,7 +298,8 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
     }
 }
 
-static void store_outputs(const matmul_args *a, const float *acc, int first, int n, int o, int panels)
+static void store_outputs(const matmul_args *a, const float *acc, int first, int n, int o,
+                          int panels)
 {
     for (int r = 0; r < n; r++)
         for (int p = 0; p < panels; p++) {

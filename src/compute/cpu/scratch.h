@@ -1,6 +1,7 @@
 /*
  * scratch.h: sizes of the pieces of a matmul's scratch memory, for the kernels and for
- * matmul_scratch_bytes. Rows of activations are taken in groups that stay in the second-level cache.
+ * matmul_scratch_bytes. Rows of activations are taken in groups that stay in the second-level
+ * cache.
  */
 #ifndef COMPUTE_CPU_SCRATCH_H
 #define COMPUTE_CPU_SCRATCH_H
@@ -19,7 +20,10 @@ static inline int int8_group(int n_cols)
 {
     return group_rows(512 << 10, (size_t)n_cols * ACT_PLANES, 32, 256);
 }
-static inline int f32_group(int n_cols) { return group_rows(512 << 10, (size_t)n_cols * 4, 16, 128); }
+static inline int f32_group(int n_cols)
+{
+    return group_rows(512 << 10, (size_t)n_cols * 4, 16, 128);
+}
 
 /* A bump pointer; each piece is 64-byte aligned. */
 static inline void *scratch_take(uint8_t **at, size_t bytes)

@@ -1,6 +1,6 @@
 /*
- * vec_matmul.h: what matmul_int8.h and matmul_f32.h share. Both are written once over the level's own
- * register, which the vec_<level>.h before them gives as
+ * vec_matmul.h: what matmul_int8.h and matmul_f32.h share. Both are written once over the level's
+ * own register, which the vec_<level>.h before them gives as
  *
  *   vf, vi         LANES floats, LANES dwords or 4 * LANES bytes: 16 with AVX-512, 8 with AVX2
  *   TILE_ROWS, TILE_PANELS   rows of activations and panels of LANES outputs, the product of which
@@ -11,8 +11,8 @@
  *   vi_bits_to_16  for bits `from` … from + 3 of a dword: 0x10 in byte i where bit i is set
  *   vi_table16     each byte to table[byte]
  *   vi_dot         acc + w . x for n vectors of 4 bytes a lane; x: one dword for all lanes, the
- *                  dwords `step` bytes apart. Weights are 0 … w_max, or signed ones (w_max 128) after
- *                  vi_signed_weights, which adds SIGNED_OFFSET. n is at most dot_width(w_max).
+ *                  dwords `step` bytes apart. Weights are 0 … w_max, or signed ones (w_max 128)
+ * after vi_signed_weights, which adds SIGNED_OFFSET. n is at most dot_width(w_max).
  */
 #ifndef COMPUTE_CPU_VEC_MATMUL_H
 #define COMPUTE_CPU_VEC_MATMUL_H
@@ -49,7 +49,8 @@ KERNEL_INLINE void vf_store_n(float *p, vf a, int n)
 KERNEL_INLINE int tile_rows(int left)
 {
     int rows = TILE_ROWS;
-    while (rows > left) rows /= 2;
+    while (rows > left)
+        rows /= 2;
     return rows;
 }
 

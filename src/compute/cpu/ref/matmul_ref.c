@@ -1,6 +1,7 @@
 /*
- * matmul_ref.c: matrix products in plain C: each weight row is unpacked once into scratch, then runs
- * over all rows of activations. The sums are quant_dot's (int8) and the blocked ones of kernels.h.
+ * matmul_ref.c: matrix products in plain C: each weight row is unpacked once into scratch, then
+ * runs over all rows of activations. The sums are quant_dot's (int8) and the blocked ones of
+ * kernels.h.
  */
 #include <math.h>
 
@@ -14,10 +15,12 @@ static float dot_int8(const int8_t *q, const float *scale, const float *min, int
     for (int i = 0; i < n; i += sub) {
         float x_scale = x->scale[i / 32];
         int dot = 0, sum = 0;
-        for (int j = i; j < i + sub; j++) dot += q[j] * act_value(x->q, (size_t)j);
+        for (int j = i; j < i + sub; j++)
+            dot += q[j] * act_value(x->q, (size_t)j);
         acc = fmaf(scale[i / sub] * x_scale, (float)dot, acc);
         if (!min) continue;
-        for (int j = i; j < i + sub; j += 16) sum += x->sum[j / 16];
+        for (int j = i; j < i + sub; j += 16)
+            sum += x->sum[j / 16];
         acc = fmaf(min[i / sub], x_scale * (float)sum, acc);
     }
     return acc;
@@ -34,7 +37,7 @@ static void matmul_int8(const matmul_args *a)
         f->unpack(q, scale, min, w->data + (size_t)o * w->row_bytes, (size_t)n);
         for (int r = 0; r < a->x->n_rows; r++) {
             size_t at = (size_t)r * a->x->stride;
-            act_row x = {a->x->q + at * ACT_PLANES, a->x->scale + at / 32, a->x->sum + at / 16};
+            act_row x = { a->x->q + at * ACT_PLANES, a->x->scale + at / 32, a->x->sum + at / 16 };
             a->y[(size_t)r * a->y_stride + (size_t)o] =
                 dot_int8(q, scale, f->has_min ? min : NULL, f->sub, &x, n);
         }
@@ -53,7 +56,8 @@ static void matmul_f32(const matmul_args *a)
             float acc = 0;
             for (int b = 0; b < n; b += 32) {
                 float acc32 = 0;
-                for (int k = b; k < n && k < b + 32; k++) acc32 = fmaf(row[k], x[k], acc32);
+                for (int k = b; k < n && k < b + 32; k++)
+                    acc32 = fmaf(row[k], x[k], acc32);
                 acc += acc32;
             }
             a->y[(size_t)r * a->y_stride + (size_t)o] = acc;

@@ -17,16 +17,22 @@
 #define ATTN_GROUP 4
 #define ATTN_VECS 1
 
-typedef struct v16 { __m256 lo, hi; } v16; // lanes 0-7, 8-15
-typedef struct m16 { __m256 lo, hi; } m16;
-typedef struct d16 { __m256d d[4]; } d16;
+typedef struct v16 {
+    __m256 lo, hi;
+} v16; // lanes 0-7, 8-15
+typedef struct m16 {
+    __m256 lo, hi;
+} m16;
+typedef struct d16 {
+    __m256d d[4];
+} d16;
 
-#define V16_BOTH(op, a, b) ((v16){op((a).lo, (b).lo), op((a).hi, (b).hi)})
+#define V16_BOTH(op, a, b) ((v16){ op((a).lo, (b).lo), op((a).hi, (b).hi) })
 
-KERNEL_INLINE v16 v16_set1(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+KERNEL_INLINE v16 v16_set1(float x) { return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
 KERNEL_INLINE v16 v16_load(const float *p)
 {
-    return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+    return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
 }
 KERNEL_INLINE void v16_store(float *p, v16 a)
 {
@@ -36,7 +42,7 @@ KERNEL_INLINE void v16_store(float *p, v16 a)
 KERNEL_INLINE v16 v16_load_n(const float *p, int n)
 {
     if (n == 16) return v16_load(p);
-    float part[16] ATTR_ALIGNED(32) = {0};
+    float part[16] ATTR_ALIGNED(32) = { 0 };
     memcpy(part, p, (size_t)n * 4);
     return v16_load(part);
 }
@@ -53,7 +59,7 @@ KERNEL_INLINE void v16_store_n(float *p, v16 a, int n)
 KERNEL_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     const __m128i *h = (const __m128i *)(const void *)p;
-    return (v16){_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
+    return (v16){ _mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1)) };
 }
 KERNEL_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
@@ -69,18 +75,18 @@ KERNEL_INLINE v16 v16_div(v16 a, v16 b) { return V16_BOTH(_mm256_div_ps, a, b); 
 KERNEL_INLINE v16 v16_max(v16 a, v16 b) { return V16_BOTH(_mm256_max_ps, a, b); }
 KERNEL_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
 {
-    return (v16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+    return (v16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
 }
 KERNEL_INLINE v16 v16_abs(v16 a)
 {
     __m256 sign = _mm256_set1_ps(-0.0f);
-    return (v16){_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+    return (v16){ _mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi) };
 }
 KERNEL_INLINE v16 v16_sign(v16 a, v16 s)
 {
     __m256 sign = _mm256_set1_ps(-0.0f);
-    return (v16){_mm256_or_ps(_mm256_andnot_ps(sign, a.lo), _mm256_and_ps(sign, s.lo)),
-                 _mm256_or_ps(_mm256_andnot_ps(sign, a.hi), _mm256_and_ps(sign, s.hi))};
+    return (v16){ _mm256_or_ps(_mm256_andnot_ps(sign, a.lo), _mm256_and_ps(sign, s.lo)),
+                  _mm256_or_ps(_mm256_andnot_ps(sign, a.hi), _mm256_and_ps(sign, s.hi)) };
 }
 KERNEL_INLINE __m256 scale_bits_8(__m256 a, __m256 n)
 {
@@ -91,7 +97,7 @@ KERNEL_INLINE v16 v16_scale_bits(v16 a, v16 n) { return V16_BOTH(scale_bits_8, a
 
 KERNEL_INLINE m16 v16_less(v16 a, v16 b)
 {
-    return (m16){_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+    return (m16){ _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ) };
 }
 KERNEL_INLINE __m256 range_8(__m256i lane, int lo, int hi)
 {
@@ -102,11 +108,11 @@ KERNEL_INLINE __m256 range_8(__m256i lane, int lo, int hi)
 KERNEL_INLINE m16 m16_range(int lo, int hi)
 {
     __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return (m16){range_8(lane, lo, hi), range_8(lane, lo - 8, hi - 8)};
+    return (m16){ range_8(lane, lo, hi), range_8(lane, lo - 8, hi - 8) };
 }
 KERNEL_INLINE v16 v16_select(m16 m, v16 a, v16 b)
 {
-    return (v16){_mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi)};
+    return (v16){ _mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi) };
 }
 
 KERNEL_INLINE float v16_sum(v16 a)
@@ -127,14 +133,14 @@ KERNEL_INLINE float v16_reduce_max(v16 a)
 KERNEL_INLINE d16 d16_zero(void)
 {
     __m256d z = _mm256_setzero_pd();
-    return (d16){{z, z, z, z}};
+    return (d16){ { z, z, z, z } };
 }
 KERNEL_INLINE d16 to_doubles(v16 x)
 {
-    return (d16){{_mm256_cvtps_pd(_mm256_castps256_ps128(x.lo)),
-                  _mm256_cvtps_pd(_mm256_extractf128_ps(x.lo, 1)),
-                  _mm256_cvtps_pd(_mm256_castps256_ps128(x.hi)),
-                  _mm256_cvtps_pd(_mm256_extractf128_ps(x.hi, 1))}};
+    return (d16){ { _mm256_cvtps_pd(_mm256_castps256_ps128(x.lo)),
+                    _mm256_cvtps_pd(_mm256_extractf128_ps(x.lo, 1)),
+                    _mm256_cvtps_pd(_mm256_castps256_ps128(x.hi)),
+                    _mm256_cvtps_pd(_mm256_extractf128_ps(x.hi, 1)) } };
 }
 KERNEL_INLINE d16 d16_add(d16 a, v16 x)
 {
@@ -159,9 +165,9 @@ KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
 {
     a = v16_abs(a);
     b = v16_abs(b);
-    __m256i m = _mm256_max_epu32(
-        _mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
-        _mm256_max_epu32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
+    __m256i m =
+        _mm256_max_epu32(_mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
+                         _mm256_max_epu32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
     __m128i n = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
     n = _mm_max_epu32(n, _mm_shuffle_epi32(n, 0x4e));
     return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(n, _mm_shuffle_epi32(n, 0xb1)));
@@ -170,7 +176,8 @@ KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
 {
     __m256i lo = _mm256_cvtps_epi32(a.lo), hi = _mm256_cvtps_epi32(a.hi);
     __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
-    __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    __m128i bytes =
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i *)(void *)q, bytes);
     __m256i sum = _mm256_add_epi32(lo, hi);
     __m128i n = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
@@ -246,7 +253,10 @@ KERNEL_INLINE vf vi_half(vi a)
     return _mm256_cvtph_ps(_mm256_castsi256_si128(low));
 }
 
-KERNEL_INLINE __m128i load_128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+KERNEL_INLINE __m128i load_128(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
 KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load_128(p)), load_128(p + step), 1);
@@ -254,7 +264,8 @@ KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
 KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
 {
     vi q[2][4]; // [g][j]: half l has dword 4l + j of rows 4g … 4g + 3
-    KERNEL_UNROLL for (int g = 0; g < 2; g++) {
+    KERNEL_UNROLL for (int g = 0; g < 2; g++)
+    {
         const uint8_t *r = p + (size_t)g * 4 * stride;
         vi a = vi_load(r), b = vi_load(r + stride), c = vi_load(r + 2 * stride);
         vi d = vi_load(r + 3 * stride), ab = vi_lo32(a, b), cd = vi_lo32(c, d);
@@ -265,7 +276,8 @@ KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
         q[g][2] = vi_lo64(ab, cd);
         q[g][3] = vi_hi64(ab, cd);
     }
-    KERNEL_UNROLL for (int j = 0; j < 4; j++) {
+    KERNEL_UNROLL for (int j = 0; j < 4; j++)
+    {
         t[j] = _mm256_permute2x128_si256(q[0][j], q[1][j], 0x20);
         t[4 + j] = _mm256_permute2x128_si256(q[0][j], q[1][j], 0x31);
     }
@@ -282,7 +294,8 @@ KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
 }
 KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
 {
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_128((const uint8_t *)table)), index);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_128((const uint8_t *)table)),
+                               index);
 }
 KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
 
@@ -291,7 +304,8 @@ KERNEL_INLINE int dot_width(int w_max) { return w_max > 63 ? 1 : w_max > 31 ? 2 
 KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n, int w_max)
 {
     vi sum = _mm256_setzero_si256();
-    KERNEL_UNROLL for (int j = 0; j < n; j++) {
+    KERNEL_UNROLL for (int j = 0; j < n; j++)
+    {
         int x4;
         memcpy(&x4, x + (size_t)j * step, 4);
         vi v = _mm256_set1_epi32(x4), u = w[j];

@@ -1,6 +1,7 @@
 /*
- * vec_avx512.h: the operations of ref/vec_ref.h (which says what they mean) on one 512-bit register,
- * and below them those of the matrix products (matmul_int8.h, matmul_f32.h): LANES floats or dwords.
+ * vec_avx512.h: the operations of ref/vec_ref.h (which says what they mean) on one 512-bit
+ * register, and below them those of the matrix products (matmul_int8.h, matmul_f32.h): LANES floats
+ * or dwords.
  */
 #ifndef COMPUTE_CPU_X86_VEC_AVX512_H
 #define COMPUTE_CPU_X86_VEC_AVX512_H
@@ -20,15 +21,23 @@
 
 typedef __m512 v16;
 typedef __mmask16 m16;
-typedef struct d16 { __m512d lo, hi; } d16;
+typedef struct d16 {
+    __m512d lo, hi;
+} d16;
 
 KERNEL_INLINE m16 first_lanes(int n) { return (m16)((1u << n) - 1); }
 
 KERNEL_INLINE v16 v16_set1(float x) { return _mm512_set1_ps(x); }
 KERNEL_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
 KERNEL_INLINE void v16_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
-KERNEL_INLINE v16 v16_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-KERNEL_INLINE void v16_store_n(float *p, v16 a, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+KERNEL_INLINE v16 v16_load_n(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+KERNEL_INLINE void v16_store_n(float *p, v16 a, int n)
+{
+    _mm512_mask_storeu_ps(p, first_lanes(n), a);
+}
 KERNEL_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
@@ -81,17 +90,17 @@ KERNEL_INLINE float v16_reduce_max(v16 a)
     return _mm_cvtss_f32(_mm_max_ss(y, _mm_shuffle_ps(y, y, 1)));
 }
 
-KERNEL_INLINE d16 d16_zero(void) { return (d16){_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+KERNEL_INLINE d16 d16_zero(void) { return (d16){ _mm512_setzero_pd(), _mm512_setzero_pd() }; }
 KERNEL_INLINE __m512d low_doubles(v16 x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x)); }
 KERNEL_INLINE __m512d high_doubles(v16 x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)); }
 KERNEL_INLINE d16 d16_add(d16 a, v16 x)
 {
-    return (d16){_mm512_add_pd(a.lo, low_doubles(x)), _mm512_add_pd(a.hi, high_doubles(x))};
+    return (d16){ _mm512_add_pd(a.lo, low_doubles(x)), _mm512_add_pd(a.hi, high_doubles(x)) };
 }
 KERNEL_INLINE d16 d16_add_square(d16 a, v16 x)
 {
     __m512d lo = low_doubles(x), hi = high_doubles(x); // exact products: fused or not is the same
-    return (d16){_mm512_fmadd_pd(lo, lo, a.lo), _mm512_fmadd_pd(hi, hi, a.hi)};
+    return (d16){ _mm512_fmadd_pd(lo, lo, a.lo), _mm512_fmadd_pd(hi, hi, a.hi) };
 }
 KERNEL_INLINE double d16_sum(d16 a)
 {
@@ -168,7 +177,10 @@ KERNEL_INLINE vi vi_lo64(vi a, vi b) { return _mm512_unpacklo_epi64(a, b); }
 KERNEL_INLINE vi vi_hi64(vi a, vi b) { return _mm512_unpackhi_epi64(a, b); }
 KERNEL_INLINE vf vi_half(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 
-KERNEL_INLINE __m128i load_128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+KERNEL_INLINE __m128i load_128(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
 KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
 {
     vi v = _mm512_castsi128_si512(load_128(p));
@@ -179,7 +191,8 @@ KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
 KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
 {
     vi q[4][4]; // [g][j]: part l has dword 4l + j of rows 4g … 4g + 3
-    KERNEL_UNROLL for (int g = 0; g < 4; g++) {
+    KERNEL_UNROLL for (int g = 0; g < 4; g++)
+    {
         const uint8_t *r = p + (size_t)g * 4 * stride;
         vi a = vi_load(r), b = vi_load(r + stride), c = vi_load(r + 2 * stride);
         vi d = vi_load(r + 3 * stride), ab = vi_lo32(a, b), cd = vi_lo32(c, d);
@@ -190,7 +203,8 @@ KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
         q[g][2] = vi_lo64(ab, cd);
         q[g][3] = vi_hi64(ab, cd);
     }
-    KERNEL_UNROLL for (int j = 0; j < 4; j++) {
+    KERNEL_UNROLL for (int j = 0; j < 4; j++)
+    {
         vi lo01 = _mm512_shuffle_i32x4(q[0][j], q[1][j], 0x44);
         vi hi01 = _mm512_shuffle_i32x4(q[0][j], q[1][j], 0xee);
         vi lo23 = _mm512_shuffle_i32x4(q[2][j], q[3][j], 0x44);
@@ -212,7 +226,10 @@ KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
 {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128((const uint8_t *)table)), index);
 }
-KERNEL_INLINE vi vi_signed_weights(vi w) { return _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)); }
+KERNEL_INLINE vi vi_signed_weights(vi w)
+{
+    return _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80));
+}
 
 KERNEL_INLINE int dot_width(int w_max)
 {
@@ -222,7 +239,8 @@ KERNEL_INLINE int dot_width(int w_max)
 KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n, int w_max)
 {
     (void)w_max;
-    KERNEL_UNROLL for (int j = 0; j < n; j++) {
+    KERNEL_UNROLL for (int j = 0; j < n; j++)
+    {
         int x4;
         memcpy(&x4, x + (size_t)j * step, 4);
         acc = _mm512_dpbusd_epi32(acc, w[j], _mm512_set1_epi32(x4));
