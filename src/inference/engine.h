@@ -131,4 +131,7 @@ bool forward_run(infer_engine *e);
 /* rope.c: cos and sin of the step's rows, this thread's share (by rows). */
 void rope_fill(const worker *w, const infer_engine *e);
 
+/* Forgets what was accepted; the random draws go on. */
+void sampler_forget(infer_sampler *sampler);
+
 #endif

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "infer.h"
+#include "inference/engine.h"
 
 typedef struct candidate {
     int32_t id;
@@ -151,6 +151,12 @@ void infer_sampler_accept(infer_sampler *s, int32_t id)
     s->recent[s->next] = id;
     s->next = (s->next + 1) % s->window;
     if (s->n_recent < s->window) s->n_recent++;
+}
+
+void sampler_forget(infer_sampler *s)
+{
+    for (int i = 0; i < s->n_recent; i++) s->count[s->recent[i]] = 0;
+    s->n_recent = s->next = 0;
 }
 
 /* ---- penalties ---- */

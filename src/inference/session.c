@@ -158,6 +158,12 @@ static infer_status feed(infer_session *s, int n, infer_error *err)
     return st;
 }
 
+static void forget_cancel(infer_session *s)
+{
+    atomic_store(&s->cancel, 0);
+    atomic_store(&s->engine->cancel, 0);
+}
+
 infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size_t n,
                                       infer_error *err)
 {
@@ -172,9 +178,11 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
         if (ids[i] < 0 || ids[i] >= s->model->n_vocab)
             return error_set(err, INFER_ARGUMENT, "prompt: token %d, expected 0 to %d", ids[i],
                              s->model->n_vocab - 1);
+    if (s->stats.finish != INFER_FINISH_NONE) forget_cancel(s); // it was meant for what has ended
     s->started = now();
     if (owed) {
         infer_status st = feed(s, 1, err);
+        if (st == INFER_CANCELLED) forget_cancel(s);
         if (st) return st;
         s->last_row = 0;
         length++;
@@ -189,6 +197,7 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
         }
         infer_status st = feed(s, rows, err);
         if (st) { // as before the call, where the cache still can
+            if (st == INFER_CANCELLED) forget_cancel(s);
             infer_sequence_truncate(s->seq, length, NULL);
             return st;
         }
@@ -236,8 +245,12 @@ infer_status infer_session_prompt(infer_session *s, const char *text, infer_erro
 void infer_session_clear(infer_session *s)
 {
     infer_sequence_truncate(s->seq, 0, NULL); // from position 0 nothing is needed
-    s->have_logits = false;
+    sampler_forget(s->sampler);
+    forget_cancel(s);
+    s->have_logits = s->flushed = false;
     s->last_row = 0;
+    s->n_pending = 0;
+    s->stats.finish = INFER_FINISH_NONE;
 }
 
 /* Positions of the sequence that begin ids too and need not be computed again. */
@@ -267,6 +280,9 @@ static infer_status feed_conversation(infer_session *s, const int32_t *ids, size
     }
     s->have_logits = false;
     s->last_row = 0;
+    // Penalties see this conversation, not what was made and then dropped.
+    sampler_forget(s->sampler);
+    for (int i = 0; i < k; i++) infer_sampler_accept(s->sampler, ids[i]);
     return infer_session_prompt_ids(s, ids + k, n - (size_t)k, err);
 }
 
@@ -319,8 +335,8 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
         error_set(err, INFER_ARGUMENT, "session: no prompt was given");
         return -1;
     }
-    if (atomic_exchange(&s->cancel, 0)) {
-        atomic_store(&s->engine->cancel, 0); // it came between two steps
+    if (atomic_load(&s->cancel)) { // it came between two steps
+        forget_cancel(s);
         return finish(s, INFER_FINISH_CANCELLED, err);
     }
     if (s->o.max_tokens && s->n_generated >= s->o.max_tokens)
@@ -328,7 +344,10 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
     double from = now();
     if (s->last_row < 0) { // the last id is not yet in the sequence
         infer_status st = feed(s, 1, err);
-        if (st == INFER_CANCELLED) return finish(s, INFER_FINISH_CANCELLED, err);
+        if (st == INFER_CANCELLED) {
+            forget_cancel(s);
+            return finish(s, INFER_FINISH_CANCELLED, err);
+        }
         if (st) return -1;
         s->last_row = 0;
     }

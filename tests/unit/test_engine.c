@@ -307,6 +307,105 @@ static void a_second_prompt_continues_the_text(void **state)
     infer_session_free(s);
 }
 
+static infer_template *plain_template(void)
+{
+    infer_template *t;
+    infer_error err;
+    const char *source = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    assert_int_equal(infer_template_new(&t, infer_model_tokenizer(model), source, &err), INFER_OK);
+    return t;
+}
+
+static void a_conversation_computes_only_what_is_new(void **state)
+{
+    (void)state;
+    infer_error err;
+    infer_session *s, *fresh;
+    infer_template *t = plain_template();
+    infer_session_options o = { .max_tokens = 8, .sampling = { .repeat_penalty = 1.3f } };
+    infer_message m[] = { { "user", "the inner " }, { "assistant", "er" }, { "user", "the inner " } };
+    char text[256], want[256];
+    assert_int_equal(infer_session_new(&s, model, &o, &err), INFER_OK);
+    assert_int_equal(infer_session_new(&fresh, model, &o, &err), INFER_OK);
+    assert_int_equal(infer_session_chat(s, m, 1, t, &err), INFER_OK);
+    collect(s, text, sizeof text);
+    // Another conversation in between leaves no trace, neither in the cache nor in the penalties.
+    assert_int_equal(infer_session_chat(s, m, 2, t, &err), INFER_OK);
+    collect(s, text, sizeof text);
+    int before = infer_session_stats(s).n_prompt;
+    assert_int_equal(infer_session_chat(s, m, 3, t, &err), INFER_OK);
+    assert_int_equal(infer_session_stats(s).n_prompt - before, N_PROMPT);
+    collect(s, text, sizeof text);
+    assert_int_equal(infer_session_chat(fresh, m, 3, t, &err), INFER_OK);
+    collect(fresh, want, sizeof want);
+    assert_string_equal(text, want);
+    infer_session_clear(s);
+    assert_int_equal(infer_sequence_length(infer_session_sequence(s)), 0);
+    assert_null(infer_session_next(s, &err));
+    assert_int_equal(err.code, INFER_ARGUMENT);
+    assert_int_equal(infer_session_chat(s, m, 3, t, &err), INFER_OK);
+    collect(s, text, sizeof text);
+    assert_string_equal(text, want);
+    infer_session_free(fresh);
+    infer_session_free(s);
+    infer_template_free(t);
+}
+
+static void a_conversation_too_long_changes_nothing(void **state)
+{
+    (void)state;
+    infer_error err;
+    infer_session *s;
+    infer_template *t = plain_template();
+    char text[256], many[1024] = "";
+    for (int i = 0; i < 40; i++) strcat(many, "the inner ");
+    infer_session_options o = { .max_tokens = 8 };
+    assert_int_equal(infer_session_new(&s, model, &o, &err), INFER_OK);
+    assert_int_equal(infer_session_chat(s, &(infer_message){ "user", "the inner " }, 1, t, &err), INFER_OK);
+    int n = infer_sequence_length(infer_session_sequence(s));
+    assert_int_equal(infer_session_chat(s, &(infer_message){ "user", many }, 1, t, &err), INFER_LIMIT);
+    assert_non_null(strstr(err.msg, "128"));
+    assert_int_equal(infer_sequence_length(infer_session_sequence(s)), n);
+    collect(s, text, sizeof text);
+    assert_string_equal(text, "erabrevxvr");
+    // The tiny model has no template of its own.
+    assert_int_equal(infer_session_chat(s, &(infer_message){ "user", "x" }, 1, NULL, &err), INFER_NOT_FOUND);
+    assert_int_equal(infer_session_chat(s, &(infer_message){ "user", "\xff" }, 1, t, &err), INFER_ARGUMENT);
+    infer_session_free(s);
+    infer_template_free(t);
+}
+
+static void a_cancel_ends_one_answer_alone(void **state)
+{
+    (void)state;
+    infer_error err;
+    infer_session *s;
+    infer_session_options o = { .max_tokens = 8 };
+    char text[256];
+    assert_int_equal(infer_session_new(&s, model, &o, &err), INFER_OK);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(infer_session_prompt(s, "the inner ", &err), INFER_OK);
+        assert_non_null(infer_session_next(s, &err));
+        infer_session_cancel(s);
+        collect(s, text, sizeof text);
+        assert_string_equal(text, "");
+        assert_int_equal(infer_session_finish(s), INFER_FINISH_CANCELLED);
+        infer_session_clear(s);
+        assert_int_equal(infer_session_prompt(s, "the inner ", &err), INFER_OK);
+        collect(s, text, sizeof text);
+        assert_string_equal(text, "erabrevxvr");
+        infer_session_cancel(s); // too late for this answer, and not meant for the next
+        if (!round) infer_session_prompt(s, "x", &err);
+        infer_session_clear(s);
+    }
+    infer_session_cancel(s); // before a prompt
+    assert_int_equal(infer_session_prompt(s, "the inner ", &err), INFER_CANCELLED);
+    assert_int_equal(infer_session_prompt(s, "the inner ", &err), INFER_OK);
+    collect(s, text, sizeof text);
+    assert_string_equal(text, "erabrevxvr");
+    infer_session_free(s);
+}
+
 static void generating_allocates_nothing(void **state)
 {
     (void)state;
@@ -353,6 +452,9 @@ int main(void)
         cmocka_unit_test(sessions_stop_where_they_should),
         cmocka_unit_test(the_context_is_the_end),
         cmocka_unit_test(a_second_prompt_continues_the_text),
+        cmocka_unit_test(a_conversation_computes_only_what_is_new),
+        cmocka_unit_test(a_conversation_too_long_changes_nothing),
+        cmocka_unit_test(a_cancel_ends_one_answer_alone),
         cmocka_unit_test(generating_allocates_nothing),
         cmocka_unit_test(a_session_survives_every_failing_allocation),
     };
