@@ -37,8 +37,10 @@ CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 all: $(BUILD)/infer ## the program (default)
 
+# line editing is the program's alone: the library needs no libedit
+$(CLI_OBJ): CFLAGS += $(shell pkg-config --cflags libedit)
 $(BUILD)/infer: $(CLI_OBJ) $(LIB_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(shell pkg-config --libs libedit)
 
 # flags by file suffix; kernels may skip errno, which no kernel reads
 isa_of = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))

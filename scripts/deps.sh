@@ -32,6 +32,7 @@ need libjansson-dev lib jansson
 need libpcre2-dev lib libpcre2-8
 need libutf8proc-dev lib libutf8proc
 need libcurl4-openssl-dev lib libcurl
+need libedit-dev lib libedit
 need python3-venv python3 -c 'import ensurepip, venv'
 if [ "$mode" = check ]; then
     need git have git

@@ -20,6 +20,7 @@
 /* The one list of commands, in the order of the help. */
 #define CLI_COMMANDS(X)                                                                            \
     X(run)                                                                                         \
+    X(chat)                                                                                        \
     X(predict)                                                                                     \
     X(tokenize)                                                                                    \
     X(template)                                                                                    \
@@ -156,6 +157,18 @@ void cli_interrupt_session(infer_session *session);
 /* For work that asks cli_interrupted itself. */
 void cli_interrupt_later(bool on);
 bool cli_interrupted(void);
+/* Where the program goes on after a Ctrl-C: forgets it. */
+void cli_interrupt_over(void);
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+/* The command line's zeros differ from the library's, where zero means "default". usual: the
+ * command's own defaults, which are not warned of. A missing seed is drawn. */
+void cli_settle_sampling(infer_sampling *s, const infer_sampling *usual);
+const char *cli_finish_name(infer_finish f);
+double cli_prompt_rate(const infer_stats *s); // tokens per second
+double cli_generation_rate(const infer_stats *s);
+void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, float temperature);
 
 /* ---- models and engines ---------------------------------------------------------------------- */
 
@@ -184,6 +197,30 @@ typedef struct cli_engine {
     { "--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory" },\
     { "--no-mmap", NULL, OPT_FLAG, offsetof(T, engine.no_mmap),                                    \
       .help = "read the file into memory instead of mapping it" }
+
+/* The rows of sampling; T has `infer_sampling sampling`. What the command's own defaults are for
+ * --temp and --min-p is said in words. Needs float.h and limits.h. */
+#define SAMPLING_OPTIONS(T, temp, min_p_help)                                                      \
+    { "--temp", "T", OPT_FLOAT, offsetof(T, sampling.temperature), .max = FLT_MAX,                 \
+      .help = "temperature; 0 is greedy, the likeliest token each time (default: " temp ")" },     \
+    { "--top-k", "K", OPT_INT, offsetof(T, sampling.top_k), .max = INT_MAX,                        \
+      .help = "draw from the K likeliest tokens; 0: off (default)" },                              \
+    { "--top-p", "P", OPT_FLOAT, offsetof(T, sampling.top_p), .max = 1,                            \
+      .help = "draw from the likeliest that sum to P; 1: off (default); 0: greedy" },              \
+    { "--min-p", "P", OPT_FLOAT, offsetof(T, sampling.min_p), .max = 1,                            \
+      .help = "drop tokens below P times the likeliest; " min_p_help },                            \
+    { "--repeat-penalty", "X", OPT_FLOAT, offsetof(T, sampling.repeat_penalty), .max = FLT_MAX,    \
+      .above_min = true, .help = "make seen tokens less likely; 1: off (default)" },               \
+    { "--repeat-window", "N", OPT_INT, offsetof(T, sampling.repeat_window), .min = -1,             \
+      .max = INT_MAX,                                                                              \
+      .help = "tokens that penalties look back at; 0: none, -1: all (default: 64)" },              \
+    { "--frequency-penalty", "X", OPT_FLOAT, offsetof(T, sampling.frequency_penalty),              \
+      .min = -FLT_MAX, .max = FLT_MAX,                                                             \
+      .help = "taken from a logit for each time its token was seen" },                             \
+    { "--presence-penalty", "X", OPT_FLOAT, offsetof(T, sampling.presence_penalty),                \
+      .min = -FLT_MAX, .max = FLT_MAX, .help = "taken from a logit once its token was seen" },     \
+    { "--seed", "N", OPT_U64, offsetof(T, sampling.seed),                                          \
+      .help = "of the random draws; 0: a fresh one each time (default), see --stats" }
 // clang-format on
 
 /* Checks the values that only the library knows (levels, backends) and takes INFER_CPU where --cpu

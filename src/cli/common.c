@@ -375,3 +375,4 @@ void cli_interrupt_engine(infer_engine *engine) { interrupt_engine = engine; }
 void cli_interrupt_session(infer_session *session) { interrupt_session = session; }
 void cli_interrupt_later(bool on) { interrupt_later = on; }
 bool cli_interrupted(void) { return interrupted; }
+void cli_interrupt_over(void) { interrupted = 0; }

@@ -1,0 +1,67 @@
+/*
+ * generation.c: what the commands that generate text share: the meaning of the sampling options and
+ * the statistics.
+ */
+#include <string.h>
+#include <sys/random.h>
+
+#include "cli/cli.h"
+
+void cli_settle_sampling(infer_sampling *s, const infer_sampling *usual)
+{
+    if (s->top_p == 0) s->temperature = 0;
+    if (s->repeat_window == 0) {
+        s->repeat_penalty = 1;
+        s->frequency_penalty = s->presence_penalty = 0;
+    }
+    const char *idle = s->top_k != usual->top_k                   ? "--top-k"
+                       : s->top_p > 0 && s->top_p != usual->top_p ? "--top-p"
+                       : s->min_p != usual->min_p                 ? "--min-p"
+                                                                  : NULL;
+    if (s->temperature == 0 && idle) cli_warn("%s changes nothing at --temp 0", idle);
+    // A seed of 32 bits is short enough to be typed again.
+    uint32_t fresh;
+    if (!s->seed && s->temperature > 0 && getrandom(&fresh, sizeof fresh, 0) == sizeof fresh)
+        s->seed = fresh ? fresh : 1;
+}
+
+const char *cli_finish_name(infer_finish f)
+{
+    switch (f) {
+    case INFER_FINISH_STOP: return "stop";
+    case INFER_FINISH_LENGTH: return "length";
+    case INFER_FINISH_CANCELLED: return "cancelled";
+    case INFER_FINISH_NONE: break;
+    }
+    return "none";
+}
+
+static double rate(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
+
+double cli_prompt_rate(const infer_stats *s) { return rate(s->n_prompt, s->prompt_s); }
+
+// The first token comes out of the prompt's last step: n tokens take n - 1 steps.
+double cli_generation_rate(const infer_stats *s)
+{
+    return s->n_generated > 1 ? rate(s->n_generated - 1, s->generate_s) : 0;
+}
+
+void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, float temperature)
+{
+    char peak[32], mapped[32], kv[32], work[32];
+    double tg = cli_generation_rate(s);
+    fprintf(f, "\n%s             tokens    seconds      tok/s       GB/s%s\n", cli_bold(f),
+            cli_plain(f));
+    fprintf(f, "prompt      %7d %10.3f %10.1f\n", s->n_prompt, s->prompt_s, cli_prompt_rate(s));
+    fprintf(f, "generation  %7d %10.3f %10.1f %10.1f\n", s->n_generated, s->generate_s, tg,
+            tg * (double)s->bytes_per_token / 1e9);
+    fprintf(f, "first token         %10.3f\n", s->first_token_s);
+    fprintf(f, "memory      %s resident at most\n", cli_bytes(peak, cli_peak_memory()));
+    fprintf(f, "reserved    %s file, %s KV cache, %s work\n", cli_bytes(mapped, s->mapped_bytes),
+            cli_bytes(kv, s->kv_bytes), cli_bytes(work, s->work_bytes));
+    fprintf(f, "machine     %s, %s, %d thread%s\n", e->backend, e->cpu_level, e->n_threads,
+            e->n_threads == 1 ? "" : "s");
+    fprintf(f, "finish      %s", cli_finish_name(s->finish));
+    if (temperature > 0) fprintf(f, ", seed %llu", (unsigned long long)s->seed);
+    fputc('\n', f);
+}
