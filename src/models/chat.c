@@ -131,7 +131,7 @@ infer_status chat_render(const chat_template *c, jinja_text *out, const chat_req
     size_t bytes = text_bytes(context, 0);
     jinja_options o = { .now = q->now, .trusted = is_trusted };
     o.max_steps = 5000000 + (uint64_t)bytes * STEPS_PER_BYTE;
-    o.max_memory = ((size_t)48 << 20) + bytes * MEMORY_PER_BYTE;
+    o.max_memory = ((size_t)32 << 20) + bytes * MEMORY_PER_BYTE;
     o.max_output = ((size_t)16 << 20) + bytes * 4;
     infer_status status = jinja_render(c->jinja, out, context, &o, err);
     json_decref(context);

@@ -3,13 +3,14 @@ import datetime
 import json
 import os
 import shutil
+import subprocess
 import time
 
 import pytest
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from conftest import GGUF, ST, infer, refused
+from conftest import GGUF, INFER, ST, infer, refused
 
 USER = {"messages": [{"role": "user", "content": "hi"}]}
 TALK = {"messages": [{"role": "system", "content": "be \"brief\" é<&>"}, {"role": "user", "content": " one\ntwo "},
@@ -137,8 +138,12 @@ def test_bombs(tmp_path, source):
     f = tmp_path / "t.jinja"
     f.write_text(source)
     start = time.monotonic()
-    r = infer("template", f, "hi", prefix=("prlimit", f"--as={64 << 20}") if not INFER_SANITIZED else ())
-    assert r.rc == 1 and r.out == b"" and r.err.startswith("infer: ") and "line " in r.err, r.err
+    p = subprocess.Popen([INFER, "template", f, "hi"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = p.stdout.read(), p.stderr.read().decode()
+    _, status, usage = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert p.returncode == 1 and out == b"" and err.startswith("infer: ") and "line " in err, err
+    assert INFER_SANITIZED or usage.ru_maxrss < 64 << 10
     assert time.monotonic() - start < (10 if INFER_SANITIZED else 1)
 
 
