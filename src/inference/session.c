@@ -341,6 +341,9 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
     }
     if (s->o.max_tokens && s->n_generated >= s->o.max_tokens)
         return finish(s, INFER_FINISH_LENGTH, err);
+    // A prompt that fills the context leaves no position for an answer.
+    if (s->last_row >= 0 && s->seq->kv.length >= s->engine->n_ctx)
+        return finish(s, INFER_FINISH_LENGTH, err);
     double from = now();
     if (s->last_row < 0) { // the last id is not yet in the sequence
         infer_status st = feed(s, 1, err);

@@ -288,6 +288,13 @@ static void the_context_is_the_end(void **state)
     assert_int_equal(n, 128 - N_PROMPT);
     assert_int_equal(infer_session_finish(s), INFER_FINISH_LENGTH);
     infer_session_free(s);
+    // A prompt that fills it leaves room for none.
+    assert_int_equal(infer_session_new(&s, model, &o, &err), INFER_OK);
+    assert_int_equal(infer_session_prompt_ids(s, ids, 128, &err), INFER_OK);
+    assert_int_equal(infer_session_next_id(s, &err), -1);
+    assert_int_equal(err.code, INFER_OK);
+    assert_int_equal(infer_session_finish(s), INFER_FINISH_LENGTH);
+    infer_session_free(s);
 }
 
 static void a_second_prompt_continues_the_text(void **state)
