@@ -147,8 +147,8 @@ int cli_json_print(json_t *root);
 
 /* ---- interrupts ------------------------------------------------------------------------------ */
 
-/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly, SIGXFSZ is a failed
- * write, and the three standard streams are taken, open or not. */
+/* Before anything else: SIGINT ends the program with 130, SIGPIPE ends it quietly, SIGXFSZ is a
+ * failed write, and the three standard streams are taken, open or not. */
 void cli_start(void);
 /* From here on the first Ctrl-C only cancels this work (NULL: back to the start); the second
  * ends. */
@@ -262,14 +262,16 @@ typedef struct cli_bundle {
     const char *const *packages; // NULL-terminated, "name==version"
 } cli_bundle;
 const cli_bundle *cli_bundle_find(const char *name);
-/* Fetches it unless it is there and whole. *path is the caller's (mem_free). Returns an exit code. */
+/* Fetches it unless it is there and whole. *path is the caller's (mem_free). Returns an exit code.
+ */
 int cli_bundle_pull(char **path, const cli_bundle *b, bool quiet);
 
 /* ${INFER_HOME:-${XDG_DATA_HOME:-~/.local/share}/infer}/sub; the arena's; NULL without memory. */
 char *cli_home(arena *a, const char *sub);
 /* Store, cache, endpoint and token by the environment; strings are the arena's. */
 infer_hub_options cli_hub_options(arena *a);
-/* Pulls with progress on standard error. *path is the caller's (infer_free). Returns an exit code. */
+/* Pulls with progress on standard error. *path is the caller's (infer_free). Returns an exit code.
+ */
 int cli_pull(char **path, const char *name, infer_hub_options o, bool quiet);
 /* The summary of `inspect`, for `show`. Returns an exit code. */
 int cli_inspect(const char *path, bool json, bool all, bool brief);

@@ -192,13 +192,13 @@ static json_t *model_json(const findings *f)
 {
     const infer_model_info *m = &f->info;
     if (!f->model) return json_null();
-    return json_pack("{s:o,s:o,s:o,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:I,s:I,s:I}", "arch",
-                     text(m->arch), "name", text(m->name), "quant", text(m->quant), "n_layers",
-                     m->n_layers, "d_model", m->d_model, "n_heads", m->n_heads, "n_kv_heads",
-                     m->n_kv_heads, "head_dim", m->head_dim, "d_ff", m->d_ff, "n_vocab", m->n_vocab,
-                     "n_ctx_train", m->n_ctx_train, "window", m->window, "n_params",
-                     (json_int_t)m->n_params, "weight_bytes", (json_int_t)m->weight_bytes,
-                     "repacked_bytes", (json_int_t)m->repacked_bytes, "kv_bytes", (json_int_t)f->kv_bytes);
+    return json_pack(
+        "{s:o,s:o,s:o,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:I,s:I,s:I}", "arch", text(m->arch),
+        "name", text(m->name), "quant", text(m->quant), "n_layers", m->n_layers, "d_model",
+        m->d_model, "n_heads", m->n_heads, "n_kv_heads", m->n_kv_heads, "head_dim", m->head_dim,
+        "d_ff", m->d_ff, "n_vocab", m->n_vocab, "n_ctx_train", m->n_ctx_train, "window", m->window,
+        "n_params", (json_int_t)m->n_params, "weight_bytes", (json_int_t)m->weight_bytes,
+        "repacked_bytes", (json_int_t)m->repacked_bytes, "kv_bytes", (json_int_t)f->kv_bytes);
 }
 
 static int print_json(const findings *f, const char *path)

@@ -48,15 +48,16 @@ static void show_progress(int done, int n, void *user)
 static int print_json(const char *model, const char *text, size_t n, const infer_stats *s,
                       const infer_engine_info *e, float temperature)
 {
-    json_t *j = json_pack(
-        "{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
-        cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
-        cli_finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated", s->n_generated, "prompt_s",
-        s->prompt_s, "generate_s", s->generate_s, "first_token_s", s->first_token_s, "prompt_tok_s",
-        cli_prompt_rate(s), "generate_tok_s", cli_generation_rate(s), "resident_bytes",
-        (json_int_t)cli_peak_memory(), "mapped_bytes", (json_int_t)s->mapped_bytes, "kv_bytes",
-        (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes, "backend", e->backend,
-        "cpu", e->cpu_level, "threads", e->n_threads);
+    json_t *j =
+        json_pack("{s:o,s:o,s:s,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:s,s:i}", "model",
+                  cli_json_text(model, strlen(model)), "text", cli_json_text(text, n), "finish",
+                  cli_finish_name(s->finish), "n_prompt", s->n_prompt, "n_generated",
+                  s->n_generated, "prompt_s", s->prompt_s, "generate_s", s->generate_s,
+                  "first_token_s", s->first_token_s, "prompt_tok_s", cli_prompt_rate(s),
+                  "generate_tok_s", cli_generation_rate(s), "resident_bytes",
+                  (json_int_t)cli_peak_memory(), "mapped_bytes", (json_int_t)s->mapped_bytes,
+                  "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes,
+                  "backend", e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
     if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));
     return cli_json_print(j);
 }

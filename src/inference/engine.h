@@ -19,66 +19,69 @@ struct infer_sequence {
 
 /* Buffers of a step, [max_rows, stride] each; see forward.c for what they hold when. */
 typedef struct workspace {
-    float *x;              // residual stream [max_rows, d_model]
-    act h;                 // normed input of projections [max_rows, d_model]
-    float *q, *k, *v;      // [max_rows, n_heads * head_dim], [max_rows, n_kv_heads * head_dim(_v)]
-    act att;               // heads' outputs [max_rows, n_heads * head_dim_v]
-    act ffn;               // gate, then act(gate) * up [max_rows, d_ff]
-    float *up;             // [max_rows, d_ff]
-    float *branch;         // output of a branch [max_rows, d_model]
-    float *branch2;        // the FFN's, where both branches are added together
-    float *cos, *sin;      // [n_ropes, max_rows, n_pairs of the widest]
-    float *hidden;         // [max_rows, d_model] of rows that want it
-    act out;               // final norm of rows that want logits [max_rows, d_model]
-    float *logits;         // [max_rows, n_vocab]; touched as used
+    float *x;         // residual stream [max_rows, d_model]
+    act h;            // normed input of projections [max_rows, d_model]
+    float *q, *k, *v; // [max_rows, n_heads * head_dim], [max_rows, n_kv_heads * head_dim(_v)]
+    act att;          // heads' outputs [max_rows, n_heads * head_dim_v]
+    act ffn;          // gate, then act(gate) * up [max_rows, d_ff]
+    float *up;        // [max_rows, d_ff]
+    float *branch;    // output of a branch [max_rows, d_model]
+    float *branch2;   // the FFN's, where both branches are added together
+    float *cos, *sin; // [n_ropes, max_rows, n_pairs of the widest]
+    float *hidden;    // [max_rows, d_model] of rows that want it
+    act out;          // final norm of rows that want logits [max_rows, d_model]
+    float *logits;    // [max_rows, n_vocab]; touched as used
     /* Mixture of experts: slots are (row, chosen expert) pairs, sorted by expert. */
-    act router_in;         // [max_rows, d_model]
-    float *router;         // [max_rows, n_experts]
-    int32_t *expert;       // [max_rows, n_used]
-    float *expert_weight;  // [max_rows, n_used]
-    int32_t *slot;         // [max_rows, n_used] where the pair lies
-    int32_t *slot_row;     // [max_rows * n_used] its row
-    int *first_slot;       // [n_experts + 1]
-    act slots;             // [max_rows * n_used, d_model] inputs, then in x outputs
-    act slot_ffn;          // [max_rows * n_used, d_ff]
-    float *slot_up;        // [max_rows * n_used, d_ff]
-    float *slot_out;       // [max_rows * n_used, d_model]
-    float *shared_gate;    // [max_rows, 64]
+    act router_in;        // [max_rows, d_model]
+    float *router;        // [max_rows, n_experts]
+    int32_t *expert;      // [max_rows, n_used]
+    float *expert_weight; // [max_rows, n_used]
+    int32_t *slot;        // [max_rows, n_used] where the pair lies
+    int32_t *slot_row;    // [max_rows * n_used] its row
+    int *first_slot;      // [n_experts + 1]
+    act slots;            // [max_rows * n_used, d_model] inputs, then in x outputs
+    act slot_ffn;         // [max_rows * n_used, d_ff]
+    float *slot_up;       // [max_rows * n_used, d_ff]
+    float *slot_out;      // [max_rows * n_used, d_model]
+    float *shared_gate;   // [max_rows, 64]
     /* Latent attention. */
-    act latent_q;          // [max_rows, q_rank]
-    float *wide_q;         // [max_rows, n_heads * (n_nope + n_rope)]
-    act head_in;           // [max_rows, n_heads * row_stride(n_nope)]
-    act values;            // [max_rows, n_heads * n_value]
+    act latent_q;  // [max_rows, q_rank]
+    float *wide_q; // [max_rows, n_heads * (n_nope + n_rope)]
+    act head_in;   // [max_rows, n_heads * row_stride(n_nope)]
+    act values;    // [max_rows, n_heads * n_value]
     /* Per-layer embeddings. */
-    float *ple;            // [max_rows, n_layers * ple_width]
-    float *ple_row;        // [n_threads, n_layers * ple_width] a row of the table
-    act ple_in;            // [max_rows, ple_width]
+    float *ple;     // [max_rows, n_layers * ple_width]
+    float *ple_row; // [n_threads, n_layers * ple_width] a row of the table
+    act ple_in;     // [max_rows, ple_width]
     /* Alternating updates, learned augmented residual. */
-    float *streams;        // [n_streams - 1, max_rows, d_model] beside x
-    float *predicted;      // [max_rows, d_model] the first stream's prediction
-    float *altup_router;   // [max_rows, 64]
-    act laurel_low;        // [max_rows, rank]
-    float *laurel;         // [max_rows, d_model]
+    float *streams;      // [n_streams - 1, max_rows, d_model] beside x
+    float *predicted;    // [max_rows, d_model] the first stream's prediction
+    float *altup_router; // [max_rows, 64]
+    act laurel_low;      // [max_rows, rank]
+    float *laurel;       // [max_rows, d_model]
 
     size_t router_stride, slot_ffn_stride, wide_q_stride, ple_stride;
     size_t x_stride, q_stride, kv_stride, ffn_stride, logits_stride, rope_stride;
     uint64_t bytes;
-    struct { void *p; size_t bytes; } blocks[96]; // what is to be freed
+    struct {
+        void *p;
+        size_t bytes;
+    } blocks[96]; // what is to be freed
     int n_blocks;
 } workspace;
 
 /* What infer_step made of its rows. */
 typedef struct step {
     int n_rows, n_spans, n_logits;
-    int32_t *ids;          // [max_rows], -1: an embedding was given
-    int32_t *pos;          // [max_rows]
-    int *rope_len;         // [max_rows] length that the row is rotated for
-    int *want_row;         // [max_rows] rows that want logits, in order
-    int *logits_at;        // [max_rows] row → index in logits, -1
-    int *hidden_at;        // [max_rows] row → 0 or -1
-    row_span *spans;       // [max_rows]; kv filled by layer
+    int32_t *ids;              // [max_rows], -1: an embedding was given
+    int32_t *pos;              // [max_rows]
+    int *rope_len;             // [max_rows] length that the row is rotated for
+    int *want_row;             // [max_rows] rows that want logits, in order
+    int *logits_at;            // [max_rows] row → index in logits, -1
+    int *hidden_at;            // [max_rows] row → 0 or -1
+    row_span *spans;           // [max_rows]; kv filled by layer
     infer_sequence **span_seq; // [max_rows]
-    _Atomic int *stop;     // [n_layers] set by thread 0: cancelled before this layer
+    _Atomic int *stop;         // [n_layers] set by thread 0: cancelled before this layer
 } step;
 
 struct infer_engine {
@@ -98,14 +101,16 @@ struct infer_engine {
 };
 
 /* The parts of a layer, for this thread; each ends at a barrier. Input: the normed ws.h. */
-void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out); // [n_rows, d_model]
+void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l,
+                 float *out); // [n_rows, d_model]
 void moe_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out);
-/* Latent attention: fills ws.q, ws.k and ws.v (mla_project), and takes ws.att to ws.values (mla_values). */
+/* Latent attention: fills ws.q, ws.k and ws.v (mla_project), and takes ws.att to ws.values
+ * (mla_values). */
 void mla_project(const worker *w, infer_engine *e, const layer_plan *l);
 void mla_values(const worker *w, infer_engine *e, const layer_plan *l);
-/* Alternating updates (altup.c): the streams made of x, and x made of them; before and after a layer;
- * the per-layer embedding's input ws.h, and its output added. Each ends at a barrier but altup_add, which
- * is by rows. */
+/* Alternating updates (altup.c): the streams made of x, and x made of them; before and after a
+ * layer; the per-layer embedding's input ws.h, and its output added. Each ends at a barrier but
+ * altup_add, which is by rows. */
 void altup_open(const worker *w, infer_engine *e);
 void altup_close(const worker *w, infer_engine *e);
 void altup_predict(const worker *w, infer_engine *e, const altup_plan *a);

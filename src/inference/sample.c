@@ -2,9 +2,9 @@
  * sample.c: from logits to the next id: penalties, temperature, top-k, top-p, min-p, a seeded draw.
  *
  * Probabilities always come from the whole vocabulary; filters then keep a part of it. Filters only
- * ever remove candidates from the sorted list's end, so the list is cut once by top-k (a partial sort)
- * and twice by sums. The generator is xoshiro256** (Blackman & Vigna 2018), seeded by splitmix64: one
- * seed gives one text on every machine.
+ * ever remove candidates from the sorted list's end, so the list is cut once by top-k (a partial
+ * sort) and twice by sums. The generator is xoshiro256** (Blackman & Vigna 2018), seeded by
+ * splitmix64: one seed gives one text on every machine.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ struct infer_sampler {
     candidate *list;     // [n_vocab]
     int32_t *recent;     // [window] ring of accepted ids
     int n_recent, next;
-    int32_t *count;      // [n_vocab] occurrences in recent
-    uint32_t *stamp;     // [n_vocab] the last call that saw the id
+    int32_t *count;  // [n_vocab] occurrences in recent
+    uint32_t *stamp; // [n_vocab] the last call that saw the id
     uint32_t epoch;
     uint64_t seed, state[4];
 };
@@ -74,7 +74,7 @@ static uint64_t fresh_seed(const void *salt)
 
 static infer_status check(const infer_sampling *s, infer_error *err)
 {
-    fault_list f = {0};
+    fault_list f = { 0 };
     if (!(s->temperature >= 0 && isfinite(s->temperature)))
         fault_add(&f, "temperature: expected 0 or more, found %g", (double)s->temperature);
     if (s->top_k < 0) fault_add(&f, "top_k: expected 0 or more, found %d", s->top_k);
@@ -88,20 +88,19 @@ static infer_status check(const infer_sampling *s, infer_error *err)
         fault_add(&f, "repeat_window: expected -1 or more, found %d", s->repeat_window);
     if (!isfinite(s->frequency_penalty))
         fault_add(&f, "frequency_penalty: expected a finite number");
-    if (!isfinite(s->presence_penalty))
-        fault_add(&f, "presence_penalty: expected a finite number");
+    if (!isfinite(s->presence_penalty)) fault_add(&f, "presence_penalty: expected a finite number");
     return fault_status(&f, err, INFER_ARGUMENT, "sampling");
 }
 
 infer_sampler *infer_sampler_new(const infer_sampling *sampling, int n_vocab, int n_ctx,
                                  infer_error *err)
 {
-    infer_sampling how = {0};
+    infer_sampling how = { 0 };
     if (sampling) how = *sampling;
     if (check(&how, err)) return NULL;
     if (n_vocab < 1 || n_ctx < 1) {
-        error_set(err, INFER_ARGUMENT, "sampler: expected a vocabulary and a context, found %d and %d",
-                  n_vocab, n_ctx);
+        error_set(err, INFER_ARGUMENT,
+                  "sampler: expected a vocabulary and a context, found %d and %d", n_vocab, n_ctx);
         return NULL;
     }
     infer_sampler *s = mem_zero(1, sizeof *s);
@@ -125,7 +124,8 @@ infer_sampler *infer_sampler_new(const infer_sampling *sampling, int n_vocab, in
     }
     s->seed = how.seed ? how.seed : fresh_seed(s);
     uint64_t x = s->seed;
-    for (int i = 0; i < 4; i++) s->state[i] = splitmix(&x);
+    for (int i = 0; i < 4; i++)
+        s->state[i] = splitmix(&x);
     error_clear(err);
     return s;
 }
@@ -155,7 +155,8 @@ void infer_sampler_accept(infer_sampler *s, int32_t id)
 
 void sampler_forget(infer_sampler *s)
 {
-    for (int i = 0; i < s->n_recent; i++) s->count[s->recent[i]] = 0;
+    for (int i = 0; i < s->n_recent; i++)
+        s->count[s->recent[i]] = 0;
     s->n_recent = s->next = 0;
 }
 
@@ -182,9 +183,11 @@ void infer_penalise(const infer_sampling *h, float *logits, int n_vocab, const i
     for (int i = 0; i < n_seen; i++) {
         int count = 0;
         bool first = seen[i] >= 0 && seen[i] < n_vocab;
-        for (int k = 0; k < i && first; k++) first = seen[k] != seen[i];
+        for (int k = 0; k < i && first; k++)
+            first = seen[k] != seen[i];
         if (!first) continue;
-        for (int k = i; k < n_seen; k++) count += seen[k] == seen[i];
+        for (int k = i; k < n_seen; k++)
+            count += seen[k] == seen[i];
         logits[seen[i]] = penalised(h, logits[seen[i]], count);
     }
 }
@@ -228,10 +231,12 @@ static void sift_down(candidate *heap, int n, int i)
 /* The k best of logits in order into list [k]. */
 static void best_of(candidate *list, int k, const float *logits, int n)
 {
-    for (int i = 0; i < k; i++) list[i] = (candidate){i, logits[i]};
-    for (int i = k / 2 - 1; i >= 0; i--) sift_down(list, k, i);
+    for (int i = 0; i < k; i++)
+        list[i] = (candidate){ i, logits[i] };
+    for (int i = k / 2 - 1; i >= 0; i--)
+        sift_down(list, k, i);
     for (int i = k; i < n; i++) {
-        candidate c = {i, logits[i]};
+        candidate c = { i, logits[i] };
         if (!before(c, list[0])) continue;
         list[0] = c;
         sift_down(list, k, 0);
@@ -252,8 +257,8 @@ static int32_t greedy(const float *logits, int n)
     return best;
 }
 
-/* Turns the list's scores into probabilities of exp(score / temperature), unnormalised; returns their
- * sum. The first is the largest. */
+/* Turns the list's scores into probabilities of exp(score / temperature), unnormalised; returns
+ * their sum. The first is the largest. */
 static double soften(candidate *list, int n, float temperature)
 {
     float top = list[0].p;
@@ -285,15 +290,17 @@ int32_t infer_sample(infer_sampler *s, const float *logits)
     if (sorted) {
         best_of(list, n, logits, s->n_vocab);
     } else { // only the largest must stand first
-        for (int i = 0; i < n; i++) list[i] = (candidate){i, logits[i]};
+        for (int i = 0; i < n; i++)
+            list[i] = (candidate){ i, logits[i] };
         list[top] = list[0];
-        list[0] = (candidate){top, logits[top]};
+        list[0] = (candidate){ top, logits[top] };
     }
     double sum = soften(list, n, h->temperature);
     if (h->top_p > 0 && h->top_p < 1) {
         double part = 0;
         int keep = 0;
-        while (keep < n && (keep == 0 || part < h->top_p * sum)) part += list[keep++].p;
+        while (keep < n && (keep == 0 || part < h->top_p * sum))
+            part += list[keep++].p;
         n = keep;
         sum = part;
     }
@@ -327,7 +334,7 @@ int infer_top_k(const float *logits, int n_vocab, int k, infer_prediction *out)
         if (!isnan(logits[i])) sum += logits[i] == top ? 1 : exp((double)logits[i] - top);
     for (int i = 0; i < k; i++) {
         double p = list[i].p == top ? 1 : exp((double)list[i].p - top);
-        out[i] = (infer_prediction){list[i].id, list[i].p, isnan(list[i].p) ? 0 : p / sum};
+        out[i] = (infer_prediction){ list[i].id, list[i].p, isnan(list[i].p) ? 0 : p / sum };
     }
     mem_free(list);
     return k;

@@ -1,6 +1,6 @@
 /*
- * session.c: the simple face: an engine with one sequence, a sampler, the tokenizer's stream and stop
- * strings. Everything is allocated before the first token.
+ * session.c: the simple face: an engine with one sequence, a sampler, the tokenizer's stream and
+ * stop strings. Everything is allocated before the first token.
  *
  * Text held back: the stream holds incomplete UTF-8, and `pending` the tail that may still become a
  * stop string. What infer_session_next returns can therefore never have to be taken back.
@@ -27,15 +27,15 @@ struct infer_session {
     char *stops[MAX_STOPS];
     int n_stops;
     size_t longest_stop;
-    infer_row *rows;          // [max_rows]
-    char *pending;            // text not yet given out, pending_cap bytes
-    char *piece;              // what the caller holds
+    infer_row *rows; // [max_rows]
+    char *pending;   // text not yet given out, pending_cap bytes
+    char *piece;     // what the caller holds
     size_t n_pending, pending_cap;
-    int32_t *ids;             // [n_ctx] what the sequence holds
-    infer_template *own;      // the model's chat template, compiled at its first use
+    int32_t *ids;        // [n_ctx] what the sequence holds
+    infer_template *own; // the model's chat template, compiled at its first use
     bool have_logits, flushed;
-    int last_row;             // of the last step: the row whose logits come next
-    int n_generated;          // since the prompt
+    int last_row;    // of the last step: the row whose logits come next
+    int n_generated; // since the prompt
     atomic_int cancel;
     infer_stats stats;
     double started;
@@ -54,7 +54,7 @@ static uint64_t token_bytes(const infer_model *m)
     uint64_t n = tensor_bytes(&m->head.w);
     for (int i = 0; i < m->n_layers; i++) {
         const layer_plan *l = &m->layers[i];
-        const linear *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        const linear *all[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
         for (int k = 0; k < COUNT_OF(all); k++)
             if (tensor_present(&all[k]->w)) n += tensor_bytes(&all[k]->w);
     }
@@ -94,16 +94,22 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
     if (!s) return error_set(err, INFER_NOMEM, "session: out of memory");
     if (options) s->o = *options;
     s->model = model;
-    infer_engine_options e = {.n_threads = s->o.n_threads, .n_ctx = s->o.n_ctx, .max_sequences = 1,
-                              .backend = s->o.backend, .cpu_level = s->o.cpu_level,
-                              .kv_type = s->o.kv_type, .exact = s->o.exact, .log = s->o.log};
+    infer_engine_options e = { .n_threads = s->o.n_threads,
+                               .n_ctx = s->o.n_ctx,
+                               .max_sequences = 1,
+                               .backend = s->o.backend,
+                               .cpu_level = s->o.cpu_level,
+                               .kv_type = s->o.kv_type,
+                               .exact = s->o.exact,
+                               .log = s->o.log };
     infer_status st = copy_stops(s, s->o.stop, err);
     if (!st && s->o.max_tokens < 0)
         st = error_set(err, INFER_ARGUMENT, "max_tokens: expected 0 or more, found %d",
                        s->o.max_tokens);
     if (!st) st = infer_engine_new(&s->engine, model, &e, err);
     if (!st && !(s->seq = infer_sequence_new(s->engine, err))) st = INFER_NOMEM;
-    if (!st && !(s->sampler = infer_sampler_new(&s->o.sampling, model->n_vocab, s->engine->n_ctx, err)))
+    if (!st &&
+        !(s->sampler = infer_sampler_new(&s->o.sampling, model->n_vocab, s->engine->n_ctx, err)))
         st = INFER_ARGUMENT;
     if (!st && model->tok) {
         st = tok_stream_new(&s->stream, model->tok, true, err);
@@ -139,7 +145,8 @@ void infer_session_free(infer_session *s)
     tok_stream_free(s->stream);
     infer_sequence_free(s->seq);
     infer_engine_free(s->engine);
-    for (int i = 0; i < s->n_stops; i++) mem_free(s->stops[i]);
+    for (int i = 0; i < s->n_stops; i++)
+        mem_free(s->stops[i]);
     infer_template_free(s->own);
     mem_free(s->ids);
     mem_free(s->rows);
@@ -154,7 +161,8 @@ void infer_session_free(infer_session *s)
 static infer_status feed(infer_session *s, int n, infer_error *err)
 {
     infer_status st = infer_step(s->engine, s->rows, n, err);
-    for (int i = 0; !st && i < n; i++) s->ids[s->seq->kv.length - n + i] = s->rows[i].token;
+    for (int i = 0; !st && i < n; i++)
+        s->ids[s->seq->kv.length - n + i] = s->rows[i].token;
     return st;
 }
 
@@ -192,8 +200,9 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
         int rows = n - done < (size_t)s->engine->max_rows ? (int)(n - done) : s->engine->max_rows;
         for (int r = 0; r < rows; r++) {
             bool last = done + (size_t)r + 1 == n;
-            s->rows[r] = (infer_row){.seq = s->seq, .token = ids[done + (size_t)r],
-                                     .want = last ? INFER_WANT_LOGITS : INFER_WANT_NOTHING};
+            s->rows[r] = (infer_row){ .seq = s->seq,
+                                      .token = ids[done + (size_t)r],
+                                      .want = last ? INFER_WANT_LOGITS : INFER_WANT_NOTHING };
         }
         infer_status st = feed(s, rows, err);
         if (st) { // as before the call, where the cache still can
@@ -205,7 +214,8 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
         s->last_row = rows - 1;
         if (s->o.progress) s->o.progress((int)done, (int)n, s->o.progress_user);
     }
-    for (size_t i = 0; i < n; i++) infer_sampler_accept(s->sampler, ids[i]);
+    for (size_t i = 0; i < n; i++)
+        infer_sampler_accept(s->sampler, ids[i]);
     s->seq->rope_len = 0;
     s->have_logits = true;
     s->flushed = false;
@@ -225,12 +235,13 @@ infer_status infer_session_prompt(infer_session *s, const char *text, infer_erro
                          s->model->path);
     int32_t *ids = NULL;
     size_t n = 0;
-    tok_options o = {.no_special = s->seq->kv.length > 0};
+    tok_options o = { .no_special = s->seq->kv.length > 0 };
     infer_status st = tok_encode(s->model->tok, &ids, &n, text, strlen(text), &o, err);
     int32_t bos = tok_bos(s->model->tok);
     if (!st && !o.no_special && tok_adds_bos(s->model->tok) && n > 1 && ids[0] == bos &&
         ids[1] == bos) { // twice would move every position by one
-        log_line(&s->o.log, INFER_LOG_WARN, "the prompt begins with %s, which is added anyway: one is kept",
+        log_line(&s->o.log, INFER_LOG_WARN,
+                 "the prompt begins with %s, which is added anyway: one is kept",
                  tok_token(s->model->tok, bos, NULL));
         memmove(ids, ids + 1, --n * sizeof *ids);
     }
@@ -263,7 +274,8 @@ static int reusable(const infer_session *s, const int32_t *ids, size_t n)
         if (varies && ((int)n > r->original_len || s->seq->kv.length > r->original_len)) return 0;
     }
     int k = 0;
-    while (k < s->seq->kv.length && (size_t)k + 1 < n && s->ids[k] == ids[k]) k++;
+    while (k < s->seq->kv.length && (size_t)k + 1 < n && s->ids[k] == ids[k])
+        k++;
     return k;
 }
 
@@ -282,7 +294,8 @@ static infer_status feed_conversation(infer_session *s, const int32_t *ids, size
     s->last_row = 0;
     // Penalties see this conversation, not what was made and then dropped.
     sampler_forget(s->sampler);
-    for (int i = 0; i < k; i++) infer_sampler_accept(s->sampler, ids[i]);
+    for (int i = 0; i < k; i++)
+        infer_sampler_accept(s->sampler, ids[i]);
     return infer_session_prompt_ids(s, ids + k, n - (size_t)k, err);
 }
 
@@ -292,16 +305,18 @@ infer_status infer_session_chat(infer_session *s, const infer_message *messages,
     if (!s->model->tok)
         return error_set(err, INFER_UNSUPPORTED, "%s: the file has no vocabulary", s->model->path);
     infer_status st = INFER_OK;
-    if (!t && !s->own)
-        st = infer_template_new(&s->own, infer_model_tokenizer(s->model), NULL, err);
+    if (!t && !s->own) st = infer_template_new(&s->own, infer_model_tokenizer(s->model), NULL, err);
     if (st) return error_prefix(err, "%s", s->model->path);
     chat_message *list = mem_alloc(n ? n : 1, sizeof *list);
     if (!list) return error_set(err, INFER_NOMEM, "chat: out of memory");
-    for (size_t i = 0; i < n; i++) list[i] = (chat_message){messages[i].role, messages[i].content};
+    for (size_t i = 0; i < n; i++)
+        list[i] = (chat_message){ messages[i].role, messages[i].content };
     struct tm tm;
     time_t clock = time(NULL);
-    chat_request q = {.messages = list, .n_messages = n, .add_generation_prompt = true,
-                      .now = localtime_r(&clock, &tm)};
+    chat_request q = { .messages = list,
+                       .n_messages = n,
+                       .add_generation_prompt = true,
+                       .now = localtime_r(&clock, &tm) };
     int32_t *ids = NULL;
     size_t n_ids = 0;
     st = chat_encode((const chat_template *)(t ? t : s->own), &ids, &n_ids, &q, err);
@@ -366,7 +381,7 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
     s->n_generated++;
     s->stats.n_generated++;
     infer_sampler_accept(s->sampler, id);
-    s->rows[0] = (infer_row){.seq = s->seq, .token = id, .want = INFER_WANT_LOGITS};
+    s->rows[0] = (infer_row){ .seq = s->seq, .token = id, .want = INFER_WANT_LOGITS };
     s->last_row = -1;
     // Counted by positions: the id just made takes one, whether or not it will be fed.
     if (s->seq->kv.length + 1 >= s->engine->n_ctx) s->stats.finish = INFER_FINISH_LENGTH;
@@ -392,7 +407,8 @@ static size_t held_back(const infer_session *s)
     for (int i = 0; i < s->n_stops; i++) {
         size_t n = strlen(s->stops[i]) - 1;
         if (n > s->n_pending) n = s->n_pending;
-        while (n && memcmp(s->pending + s->n_pending - n, s->stops[i], n)) n--;
+        while (n && memcmp(s->pending + s->n_pending - n, s->stops[i], n))
+            n--;
         if (n > most) most = n;
     }
     return most;
@@ -418,7 +434,8 @@ const char *infer_session_next(infer_session *s, infer_error *err)
         int32_t id = infer_session_next_id(s, err);
         if (id < 0 && s->stats.finish == INFER_FINISH_NONE) return NULL;
         size_t n;
-        const char *text = id < 0 ? tok_stream_flush(s->stream, &n) : tok_stream_push(s->stream, id, &n);
+        const char *text =
+            id < 0 ? tok_stream_flush(s->stream, &n) : tok_stream_push(s->stream, id, &n);
         if (n > s->pending_cap - s->n_pending) {
             error_set(err, INFER_INTERNAL, "session: a token's text of %zu bytes is too long", n);
             return NULL;
