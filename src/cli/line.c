@@ -223,8 +223,9 @@ static void bind_keys(EditLine *el)
         { "\\e[1;5C", "em-next-word" }, { "\\e[1;5D", "ed-prev-word" },
     };
     el_set(el, EL_EDITOR, "emacs");
-    el_set(el, EL_ADDFN, "infer-interrupt", "drop the line", on_interrupt);
-    el_set(el, EL_ADDFN, "infer-complete", "complete a command", on_tab);
+    // Wide: the narrow call copies the names and never frees them.
+    el_wset(el, EL_ADDFN, L"infer-interrupt", L"drop the line", on_interrupt);
+    el_wset(el, EL_ADDFN, L"infer-complete", L"complete a command", on_tab);
     for (int i = 0; i < COUNT_OF(keys); i++)
         el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
