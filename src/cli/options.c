@@ -92,14 +92,15 @@ static bool refuse(const cli_command *c, const char *name, const char *expected,
 
 static void describe_range(char *out, size_t size, const cli_option *o, const char *noun)
 {
-    const char *from = o->above_min ? "above" : "from";
-    double top = o->kind == OPT_FLOAT ? FLT_MAX : INT_MAX;
-    if (o->max >= top && o->above_min)
-        snprintf(out, size, "%s above %g", noun, o->min);
-    else if (o->max >= top)
-        snprintf(out, size, "%s of at least %.9g", noun, o->min);
+    if (o->kind != OPT_FLOAT) // whole: %g would round a limit of ten digits
+        snprintf(out, size, "%s from %.0f to %.0f", noun, o->min, o->max);
+    else if (o->max < FLT_MAX)
+        snprintf(out, size, "%s %s %.9g to %.9g", noun, o->above_min ? "above" : "from", o->min,
+                 o->max);
+    else if (o->min > -FLT_MAX)
+        snprintf(out, size, "%s %s %g", noun, o->above_min ? "above" : "of at least", o->min);
     else
-        snprintf(out, size, "%s %s %.9g to %.9g", noun, from, o->min, o->max);
+        snprintf(out, size, "a finite number");
 }
 
 static bool set_int(const cli_command *c, const cli_option *o, int *field, const char *s, int *code)

@@ -325,12 +325,14 @@ cfg_found cfg_activation(config_source *s, activation *out, const char *hf)
 
 /* ---- rope ------------------------------------------------------------------------------------ */
 
+// where: the key at fault, NULL in an object that the caller names.
 static void set_scaling(config_source *s, rope_spec *r, const char *where, const char *name,
                         size_t n)
 {
     int scaling = rope_scaling_find(name, n);
     if (scaling < 0)
-        fault_add(&s->faults, "%s: rope type '%.*s' is not supported (supported: %s)", where,
+        fault_add(&s->faults, "%s%srope type '%.*s' is not supported (supported: %s)",
+                  where ? where : "", where ? ": " : "",
                   n > 60 ? 60 : (int)n, name, rope_scaling_names);
     else
         r->scaling = (rope_scaling)scaling;
@@ -366,7 +368,7 @@ static void read_rope_object(config_source *s, rope_spec *r, double *fraction, c
     const char *type;
     int n_short = 0, n_long = 0;
     if (cfg_string(&in, &type, "rope_type|type", NULL) == FOUND)
-        set_scaling(&in, r, where, type, strlen(type));
+        set_scaling(&in, r, NULL, type, strlen(type));
     cfg_float(&in, &r->base, "rope_theta", NULL);
     cfg_found factor = cfg_float(&in, &r->factor, "factor", NULL);
     cfg_float(&in, &r->low_freq, "low_freq_factor", NULL);

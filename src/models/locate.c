@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/error.h"
@@ -87,6 +88,8 @@ infer_status model_locate(char **found, bool *is_folder, const char *path, infer
     arena mem = { 0 };
     infer_status s;
     if (!dir_exists(path)) {
+        if (!file_exists(path) && access(path, F_OK) == 0)
+            return error_set(err, INFER_ARGUMENT, "%s: neither a regular file nor a folder", path);
         if (!file_exists(path))
             return error_set(err, INFER_NOT_FOUND, "%s: no such file or folder", path);
         *found = mem_strdup(path);

@@ -63,6 +63,11 @@ def test_bad_values_are_named(option, value):
                   *([] if len(option) > 2 else [value])), option)
 
 
+def test_limits_are_written_out():
+    refused(infer("run", GGUF, PROMPT, "-n", "99999999999"), "a whole number from -1 to 2147483647,")
+    refused(infer("run", GGUF, PROMPT, "--frequency-penalty", "nan"), "expected a finite number,")
+
+
 def test_missing_and_superfluous_arguments():
     refused(infer("run"), "MODEL")
     refused(infer("run", GGUF, "a", "b"), "'b'")
@@ -100,6 +105,12 @@ def test_names_of_models(tmp_path):
     data = {"XDG_DATA_HOME": str(tmp_path / "data"), "INFER_HOME": ""}
     shutil.copytree(store, tmp_path / "data/infer/models")
     assert infer("run", "tiny", PROMPT, "-n", 8, env=data).text == GREEDY
+
+
+def test_model_that_is_no_file_and_no_folder(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("/dev/null", str(tmp_path / "pipe")):
+        refused(infer("run", name, "x"), name, "neither a regular file nor a folder")
 
 
 def test_folder_with_one_gguf(tmp_path):

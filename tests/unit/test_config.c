@@ -201,7 +201,7 @@ static void tells_every_fault(void **state)
         { "\"rope_theta\":0", "base 0, expected a finite number above 0" },
         { "\"rope_theta\":-1", "base -1" },
         { "\"rope_scaling\":{\"rope_type\":\"magic\",\"factor\":2}",
-          "rope type 'magic' is not supported (supported: default, linear" },
+          "rope_scaling: rope type 'magic' is not supported (supported: default, linear" },
         { "\"rope_scaling\":{\"rope_type\":\"linear\"}", "rope_scaling: factor 0" },
         { "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":-2}", "factor -2" },
         { "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":\"2\"}",
