@@ -561,7 +561,24 @@ bool tensor_is_foreign(const char *name, size_t n)
     return false;
 }
 
-/* Of a layer past the last: those predict further tokens (DeepSeek V3, GLM 4.5). */
+static gguf_text stored_name(const infer_model *m, int i)
+{
+    if (m->gguf) return gguf_tensor_at(m->gguf, i)->name;
+    const char *s = st_tensor_at(m->st, i)->name;
+    return (gguf_text){ .s = s, .n = strlen(s) };
+}
+
+/* Whether layers past the last are there to predict further tokens (DeepSeek V3, GLM 4.5): those
+   join the embedding and the state by this tensor. Else the layer count is too small. */
+static bool has_further_layers(const infer_model *m, int n)
+{
+    for (int i = 0; i < n; i++) {
+        gguf_text name = stored_name(m, i);
+        if (memmem(name.s, name.n, "eh_proj", 7)) return true;
+    }
+    return false;
+}
+
 static bool is_past_layers(const loader *l, const char *name, size_t n)
 {
     const char *mark = l->m->gguf ? "blk." : "layers.";
@@ -582,16 +599,12 @@ static void warn_unused(const loader *l)
     int n = m->gguf ? gguf_n_tensors(m->gguf) : st_n_tensors(m->st), n_unused = 0;
     char text[400] = "";
     size_t at = 0;
+    bool further = has_further_layers(m, n);
     for (int i = 0; i < n; i++) {
         if (l->used[i]) continue;
-        gguf_text name;
-        if (m->gguf) {
-            name = gguf_tensor_at(m->gguf, i)->name;
-        } else {
-            name.s = st_tensor_at(m->st, i)->name;
-            name.n = strlen(name.s);
-        }
-        if (tensor_is_foreign(name.s, name.n) || is_past_layers(l, name.s, name.n)) continue;
+        gguf_text name = stored_name(m, i);
+        if (tensor_is_foreign(name.s, name.n)) continue;
+        if (further && is_past_layers(l, name.s, name.n)) continue;
         if (n_unused++ < 3)
             at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%.*s", at ? ", " : "",
                                    name.n > 100 ? 100 : (int)name.n, name.s);

@@ -268,6 +268,24 @@ static void warns_of_unknown_tensors(void **state)
     assert_non_null(strstr(logged, "blk.0.mystery.weight"));
 }
 
+/* A layer count too small would answer nonsense in silence; prediction layers are no such case. */
+static void warns_of_layers_left_out(void **state)
+{
+    (void)state;
+    const float v[16] = { 0 };
+    for (int predicts = 0; predicts < 2; predicts++) {
+        gguf_out w = { 0 };
+        tiny_keys(&w, "llama");
+        tiny_data(&w, false, NULL);
+        gg_tensor(&w, "blk.9.attn_norm.weight", 8, 0, v);
+        if (predicts) gg_tensor(&w, "blk.9.nextn.eh_proj.weight", 8, 0, v);
+        write_gguf(&w);
+        logged[0] = 0;
+        infer_model_close(open_ok(path));
+        assert_int_equal(strstr(logged, "blk.9.attn_norm.weight") == NULL, predicts);
+    }
+}
+
 static void scales_rope_of_gguf(void **state)
 {
     (void)state;
@@ -370,6 +388,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(opens_folders, setup, teardown),
         cmocka_unit_test_setup_teardown(refuses_shapes, setup, teardown),
         cmocka_unit_test_setup_teardown(warns_of_unknown_tensors, setup, teardown),
+        cmocka_unit_test_setup_teardown(warns_of_layers_left_out, setup, teardown),
         cmocka_unit_test_setup_teardown(scales_rope_of_gguf, setup, teardown),
         cmocka_unit_test_setup_teardown(looks_into_files, setup, teardown),
         cmocka_unit_test_setup_teardown(survives_no_memory, setup, teardown),
