@@ -189,14 +189,14 @@ INFER_API const float *infer_logits(const infer_engine *engine, int row);
 /* [d_model] likewise. */
 INFER_API const float *infer_hidden(const infer_engine *engine, int row);
 
-/* Called on one thread between two operations of a step; see infer_engine_capture. */
+/* Buffers of the caller that the next step fills. */
 typedef struct infer_capture {
     float *hidden;    // [n_layers + 1, n_rows, d_model] of the next step, or NULL
     float *attention; // [n_heads, n_rows, n_rows] of `layer`; only where all rows of the step
                       // belong to one sequence that was empty; or NULL
     int layer;
 } infer_capture;
-/* Writes what the next step computes into the caller's buffers; NULL ends it. */
+/* The next step writes what it computes into the caller's buffers; NULL ends it. */
 INFER_API infer_status infer_engine_capture(infer_engine *engine, const infer_capture *capture,
                                             infer_error *err);
 
@@ -234,8 +234,7 @@ INFER_API uint64_t infer_sampler_seed(const infer_sampler *sampler);
 INFER_API void infer_penalise(const infer_sampling *sampling, float *logits, int n_vocab,
                               const int32_t *seen, int n_seen);
 
-/* ---- session: the simple face
- * -------------------------------------------------------------------- */
+/* ---- session: the simple face ---------------------------------------------------------------- */
 
 typedef struct infer_session_options {
     size_t struct_size;
@@ -329,8 +328,7 @@ INFER_API infer_status infer_session_chat(infer_session *session, const infer_me
 /* Forgets all text; the engine and its memory stay. */
 INFER_API void infer_session_clear(infer_session *session);
 
-/* ---- next-token probabilities
- * --------------------------------------------------------------------- */
+/* ---- next-token probabilities ---------------------------------------------------------------- */
 
 typedef struct infer_prediction {
     int32_t id;
@@ -341,8 +339,7 @@ typedef struct infer_prediction {
  * (at most n_vocab). */
 INFER_API int infer_top_k(const float *logits, int n_vocab, int k, infer_prediction *out);
 
-/* ---- machine
- * --------------------------------------------------------------------------------------- */
+/* ---- machine --------------------------------------------------------------------------------- */
 
 /* Names of the CPU levels this build knows, from the slowest up, and whether this machine runs
  * them; NULL past the last. */

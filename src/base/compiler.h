@@ -4,9 +4,6 @@
 
 #define ATTR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define ATTR_ALIGNED(n) __attribute__((aligned(n)))
-#define ATTR_PACKED __attribute__((packed))
-#define LIKELY(x) __builtin_expect(!!(x), 1)
-#define UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PREFETCH(p) __builtin_prefetch(p)
 #define FORCE_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)

@@ -15,9 +15,10 @@
 /* X(ENUM, row): ggml's names. */
 #define QUANT_LIST(X)                                                                              \
     X(F32, f32)                                                                                    \
-    X(F16, f16) X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0)              \
-        X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k)        \
-            X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s)  \
+    X(F16, f16)                                                                                    \
+    X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1)            \
+        X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(IQ1_S, iq1_s)      \
+            X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s)                  \
                 X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs)            \
                     X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
 
@@ -55,14 +56,19 @@ int quant_find_name(const char *name);
 size_t quant_row_bytes(dtype type, size_t n);
 
 /*
- * A row of activations rounded to 16 bits, as two planes of 8: 32 elements share one scale, with
- * amax the largest magnitude of a block, found as the largest bit pattern without sign (so that NaN
- * is larger than infinity): t = x * (127 / amax), hi = t to nearest even, lo = (t - hi) * 256 to
- * nearest even, cut to +-127 scale = amax / 127 / 256, v = 256 * hi + lo, x is about scale * v amax
- * infinite or NaN: scale NaN (0x7fc00000), v 0 127 / amax infinite (amax 0 or below about 3.7e-37):
- * scale 0, v 0 and sums of 16 v each, for the mins and for offsets. Sixteen bits, because eight
- * cost a KL divergence of 0.002 on small models and turn a first choice now and then
- * (docs/adr/0004).
+ * A row of activations rounded to 16 bits, as two planes of 8. 32 elements share one scale; amax is
+ * the largest magnitude among them, found as the largest bit pattern without sign (so that NaN is
+ * larger than infinity).
+ *
+ *   t     = x * (127 / amax)
+ *   hi    = t to nearest even
+ *   lo    = (t - hi) * 256 to nearest even, cut to +-127
+ *   v     = 256 * hi + lo
+ *   scale = amax / 127 / 256, so that x is about scale * v
+ *
+ * amax infinite or NaN: scale NaN (0x7fc00000), v 0. 127 / amax infinite (amax 0 or below about
+ * 3.7e-37): scale 0, v 0. Sums of 16 v each serve the mins and offsets. Why not eight bits:
+ * docs/adr/0004.
  */
 #define ACT_PLANES 2
 typedef struct act_row {

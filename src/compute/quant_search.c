@@ -127,8 +127,9 @@ float search_codes(int8_t *q, float d, const float *x, const float *w, int n,
 
 // ---- scale and min
 
-float search_codes_min(uint8_t *restrict q, float d, float m, const float *restrict x,
-                       const float *restrict w, int n, int q_max)
+/* The codes for given d and m, and the error they leave. */
+static float search_codes_min(uint8_t *restrict q, float d, float m, const float *restrict x,
+                              const float *restrict w, int n, int q_max)
 {
     float err[LANES] = { 0 }, inv = d != 0 ? 1 / d : 0;
     for (int i = 0; i < n; i += LANES)
@@ -180,8 +181,10 @@ static void codes_min_nearest(uint8_t *restrict q, float inv, float lo, const fl
         q[i] = (uint8_t)round_clamp((x[i] - lo) * inv, 0, q_max);
 }
 
-float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n, int q_max,
-                       bool free_min)
+/* x ~ d * q - m with q in 0..q_max and m >= 0; with free_min m may have any sign. Returns d >= 0.
+ */
+static float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n,
+                              int q_max, bool free_min)
 {
     float lo = x[0], hi = x[0];
     for (int i = 1; i < n; i++) {

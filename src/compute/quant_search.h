@@ -23,13 +23,6 @@ float search_scale(int8_t *q, const float *x, const float *w, int n, const code_
 /* The codes for a given d, and the error they leave. */
 float search_codes(int8_t *q, float d, const float *x, const float *w, int n,
                    const code_range *range);
-/* x ~ d * q - m with q in 0..q_max and m >= 0; with free_min m may have any sign. Returns d >= 0.
- */
-float search_scale_min(uint8_t *q, float *m, const float *x, const float *w, int n, int q_max,
-                       bool free_min);
-/* The codes for given d and m, and the error they leave. */
-float search_codes_min(uint8_t *q, float d, float m, const float *x, const float *w, int n,
-                       int q_max);
 
 /* The weights of n elements for the searches above: the importance where one was passed (what is
  * negative or not finite counts as 0; all 0 counts as all 1), else |x| + rms(x). */

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/compiler.h"
 #include "base/mem.h"
 #include "base/map.h"
 #include "base/thread.h"
@@ -38,22 +37,15 @@ void infer_guard_install(void) { map_guard_install(); }
 
 const char *infer_kernel_name(const char *cpu_level, const char *type)
 {
-    // One text for each pair, made at compile time: nothing to own and nothing to free.
-    static const char *const names[][4] = {
-        {"ref", "int8 ref", "int8 ref", "float32 ref"},
-        {"avx2", "int8 avx2", "int8 avx2, plain unpack", "float32 avx2"},
-        {"avx512vnni", "int8 avx512vnni", "int8 avx512vnni, plain unpack", "float32 avx512vnni"},
-        {"neon", "int8 neon", "int8 neon, plain unpack", "float32 neon"},
-    };
     const cpu_kernels *k = cpu_kernels_get(cpu_level);
     int t = quant_find_name(type);
     if (!k || t < 0) return NULL;
-    for (int i = 0; i < COUNT_OF(names); i++) {
-        if (strcmp(names[i][0], k->name)) continue;
-        if (!quant_formats[t]->sub) return names[i][3];
-        return k->reads_by_vectors && k->reads_by_vectors((dtype)t) ? names[i][1] : names[i][2];
-    }
-    return k->name;
+    const isa_level *level = isa_levels;
+    while (strcmp(level->name, k->name))
+        level++;
+    if (!quant_formats[t]->sub) return level->by_float;
+    return k->reads_by_vectors && k->reads_by_vectors((dtype)t) ? level->by_vectors
+                                                                : level->by_unpack;
 }
 
 /* ---- bandwidth ---- */

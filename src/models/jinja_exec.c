@@ -10,6 +10,10 @@
 #include "base/utf8.h"
 #include "models/jinja_impl.h"
 
+/* What a body ends with. */
+typedef enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } flow;
+static flow exec_body(jrun *r, scope *s, const body *b);
+
 #define NOINLINE __attribute__((noinline))
 
 /* ---- scopes -------------------------------------------------------------------------------- */
@@ -26,7 +30,7 @@ static value resolve(jrun *r, str *name)
     return (value){ 0 };
 }
 
-scope *j_scope_new(jrun *r, const frame *f, scope *parent)
+static scope *scope_new(jrun *r, const frame *f, scope *parent)
 {
     scope *s = jinja_alloc(r, 1, sizeof *s + (size_t)f->n * sizeof(value));
     s->parent = parent;
@@ -89,7 +93,7 @@ static flow capture(jrun *r, scope *s, const body *b, str **out)
     builder text, *outer = r->out;
     j_sb_init(&text, r);
     r->out = &text;
-    flow f = j_exec_body(r, s, b);
+    flow f = exec_body(r, s, b);
     r->out = outer;
     *out = j_sb_done(&text);
     return f;
@@ -122,7 +126,7 @@ static bool fetch(jrun *r, loop *l, value *out)
     }
     while (j_cursor_next(r, &l->c, out)) {
         if (!l->def->c) return true;
-        if (!l->test) l->test = j_scope_new(r, l->def->frame_test, l->outer);
+        if (!l->test) l->test = scope_new(r, l->def->frame_test, l->outer);
         assign(r, l->test, l->def->a, *out);
         if (j_truth(r, j_eval(r, l->test, l->def->c))) return true;
     }
@@ -215,16 +219,16 @@ static NOINLINE flow run_loop(jrun *r, scope *outer, const node *n, value items,
     bool or_else = true;
     while (advance(r, l)) {
         r->line = n->line;
-        scope *s = j_scope_new(r, n->frame, outer);
+        scope *s = scope_new(r, n->frame, outer);
         assign(r, s, n->a, l->current);
         if (n->extended) s->v[n->slot_loop] = (value){ .type = V_LOOP, .u.loop = l };
-        flow f = j_exec_body(r, s, &n->body);
+        flow f = exec_body(r, s, &n->body);
         if (f == FLOW_BREAK) break;
         // As in jinja2, only an iteration that runs to its end keeps the else from running.
         if (f == FLOW_NEXT) or_else = false;
     }
     if (!n->flag || !or_else) return FLOW_NEXT;
-    return j_exec_body(r, j_scope_new(r, n->frame_else, outer), &n->orelse);
+    return exec_body(r, scope_new(r, n->frame_else, outer), &n->orelse);
 }
 
 str *j_loop_recurse(jrun *r, loop *l, value items)
@@ -327,13 +331,13 @@ NOINLINE value j_call_macro(jrun *r, macro *m, const args *call)
 {
     const node *d = m->def;
     jinja_enter(r);
-    scope *s = j_scope_new(r, d->frame, m->parent);
+    scope *s = scope_new(r, d->frame, m->parent);
     bind_arguments(r, d, s, call);
     builder text, *outer = r->out;
     j_sb_init(&text, r);
     r->out = &text;
     bind_defaults(r, d, s);
-    j_exec_body(r, s, &d->body);
+    exec_body(r, s, &d->body);
     r->out = outer;
     jinja_leave(r);
     return v_str(j_sb_done(&text));
@@ -365,8 +369,8 @@ static NOINLINE void exec_call_block(jrun *r, scope *s, const node *n)
 static NOINLINE flow exec_if(jrun *r, scope *s, const node *n)
 {
     for (int i = 0; i < n->n_items; i++)
-        if (j_truth(r, j_eval(r, s, n->items[i]))) return j_exec_body(r, s, &n->bodies[i]);
-    return j_exec_body(r, s, &n->orelse);
+        if (j_truth(r, j_eval(r, s, n->items[i]))) return exec_body(r, s, &n->bodies[i]);
+    return exec_body(r, s, &n->orelse);
 }
 
 static NOINLINE flow exec_for(jrun *r, scope *s, const node *n)
@@ -386,7 +390,7 @@ static NOINLINE flow exec_for(jrun *r, scope *s, const node *n)
 
 static NOINLINE flow exec_set_block(jrun *r, scope *s, const node *n)
 {
-    scope *inner = j_scope_new(r, n->frame, s);
+    scope *inner = scope_new(r, n->frame, s);
     str *text;
     flow f = capture(r, inner, &n->body, &text);
     if (f != FLOW_NEXT) return f;
@@ -398,7 +402,7 @@ static NOINLINE flow exec_set_block(jrun *r, scope *s, const node *n)
 
 static NOINLINE flow exec_filter_block(jrun *r, scope *s, const node *n)
 {
-    scope *inner = j_scope_new(r, n->frame, s);
+    scope *inner = scope_new(r, n->frame, s);
     str *text;
     flow f = capture(r, inner, &n->body, &text);
     if (f != FLOW_NEXT) return f;
@@ -409,17 +413,17 @@ static NOINLINE flow exec_filter_block(jrun *r, scope *s, const node *n)
 
 static NOINLINE flow exec_with(jrun *r, scope *s, const node *n)
 {
-    scope *inner = j_scope_new(r, n->frame, s);
+    scope *inner = scope_new(r, n->frame, s);
     for (int i = 0; i < n->n_items; i += 2)
         assign(r, inner, n->items[i], j_eval(r, s, n->items[i + 1]));
-    return j_exec_body(r, inner, &n->body);
+    return exec_body(r, inner, &n->body);
 }
 
 /* What a block sees: the context, over it what the template's own level set (a scoped block: what
  * is set around it). */
 static NOINLINE void exec_block(jrun *r, scope *s, const node *n)
 {
-    scope *inner = j_scope_new(r, n->frame, NULL);
+    scope *inner = scope_new(r, n->frame, NULL);
     scope *from = n->flag ? s : r->root;
     for (int i = 0; i < n->frame->n; i++) {
         if (n->frame->sym[i].load != LOAD_RESOLVE) continue;
@@ -432,7 +436,7 @@ static NOINLINE void exec_block(jrun *r, scope *s, const node *n)
             }
         }
     }
-    j_exec_body(r, inner, &n->body);
+    exec_body(r, inner, &n->body);
 }
 
 static NOINLINE void exec_output(jrun *r, scope *s, const node *n)
@@ -465,7 +469,7 @@ static flow exec(jrun *r, scope *s, const node *n)
     case N_CALLBLOCK: exec_call_block(r, s, n); break;
     case N_FILTERBLOCK: f = exec_filter_block(r, s, n); break;
     case N_WITH: f = exec_with(r, s, n); break;
-    case N_SCOPE: f = j_exec_body(r, j_scope_new(r, n->frame, s), &n->body); break;
+    case N_SCOPE: f = exec_body(r, scope_new(r, n->frame, s), &n->body); break;
     case N_BLOCK: exec_block(r, s, n); break;
     case N_BREAK: f = FLOW_BREAK; break;
     case N_CONTINUE: f = FLOW_CONTINUE; break;
@@ -475,7 +479,7 @@ static flow exec(jrun *r, scope *s, const node *n)
     return f;
 }
 
-flow j_exec_body(jrun *r, scope *s, const body *b)
+static flow exec_body(jrun *r, scope *s, const body *b)
 {
     for (int i = 0; i < b->n; i++) {
         flow f = exec(r, s, b->v[i]);
@@ -570,8 +574,8 @@ static NOINLINE infer_status render(jrun *r, builder *b, const jinja_template *t
     r->context = jinja_from_json(r, context).u.d;
     j_sb_init(b, r);
     r->out = b;
-    r->root = j_scope_new(r, t->root, NULL);
-    j_exec_body(r, r->root, &t->body);
+    r->root = scope_new(r, t->root, NULL);
+    exec_body(r, r->root, &t->body);
     return error_clear(err);
 }
 

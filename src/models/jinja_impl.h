@@ -397,7 +397,6 @@ void j_list_add(jrun *r, list *l, value v);
 dict *j_dict_new(jrun *r);
 void j_dict_set(jrun *r, dict *d, value key, value v);
 value *j_dict_find(jrun *r, const dict *d, value key);
-value *j_dict_find_text(jrun *r, const dict *d, const char *key, size_t n);
 value j_v_iter(jrun *r, list *items, const char *type);
 value j_v_undefined(jrun *r, str *name);
 value j_v_undefined_hint(jrun *r, const char *hint);
@@ -468,9 +467,6 @@ value j_binary(jrun *r, op o, value a, value b);
 value j_eval_filter(jrun *r, scope *s, const node *n, value *in);
 
 /* jinja_exec.c */
-typedef enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } flow;
-flow j_exec_body(jrun *r, scope *s, const body *b);
-scope *j_scope_new(jrun *r, const frame *f, scope *parent);
 value j_call_macro(jrun *r, macro *m, const args *call);
 value j_loop_attr(jrun *r, loop *l, const str *name);
 str *j_loop_recurse(jrun *r, loop *l, value items);

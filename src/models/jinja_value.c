@@ -328,12 +328,6 @@ value *j_dict_find(jrun *r, const dict *d, value key)
     return e ? &e->val : NULL;
 }
 
-value *j_dict_find_text(jrun *r, const dict *d, const char *key, size_t n)
-{
-    str s = { .s = key, .n = n, .n_chars = -1 };
-    return j_dict_find(r, d, v_str(&s));
-}
-
 value j_v_iter(jrun *r, list *items, const char *type)
 {
     iter *it = jinja_alloc(r, 1, sizeof *it);

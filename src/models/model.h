@@ -163,7 +163,6 @@ struct infer_model {
     safetensors *st;
     tokenizer *tok; // NULL: the file has no vocabulary
     infer_log log;
-    bool exact_only;
 
     int n_layers, d_model, n_vocab, n_ctx_train;
     int max_heads_width; // widest n_heads * head_dim (or head_dim_v) and KV widths of any layer
@@ -175,7 +174,8 @@ struct infer_model {
     tensor embed; // [n_vocab, d_model]
     float embed_scale;
     norm embed_norm; // NORM_NONE mostly
-    /* Per-layer embeddings; ple_width 0: none. in[l] = (norm(project(x)) * + table[id][l]) */
+    /* Per-layer embeddings; ple_width 0: none. in[l] = ple_sum_scale *
+     * (norm(ple_project_scale * project(x)[l]) + ple_table_scale * table[id][l]) */
     int ple_width;
     tensor ple_table;   // [tokens, n_layers * ple_width]; ids past it have the row of id 0
     linear ple_project; // [n_layers * ple_width, d_model]

@@ -359,7 +359,6 @@ bool cp_is_space(uint32_t cp);   // White_Space
 bool cp_is_word(uint32_t cp);    // \w
 bool cp_is_numeric(uint32_t cp); // Nd, Nl, No
 bool cp_is_punct(uint32_t cp);   // ASCII punctuation and P*
-bool cp_is_mark(uint32_t cp);    // M*
 /* The character that byte-level vocabularies write for a byte, and back (-1: none). */
 uint32_t byte_to_cp(unsigned char b);
 int cp_to_byte(uint32_t cp);

@@ -18,7 +18,7 @@ bool cp_is_space(uint32_t cp)
 
 static utf8proc_category_t category(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp); }
 
-bool cp_is_mark(uint32_t cp)
+static bool cp_is_mark(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
     return c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME;

@@ -30,13 +30,18 @@ static bool have_avx512vnni(void)
 }
 #endif
 
+// clang-format off
+#define LEVEL(name)                                     \
+    { #name, have_##name, init_##name, "int8 " #name,   \
+      "int8 " #name ", plain unpack", "float32 " #name }
+// clang-format on
 const isa_level isa_levels[] = {
-    {"ref", have_ref, init_ref},
+    LEVEL(ref),
 #if defined(__x86_64__)
-    {"avx2", have_avx2, init_avx2},
-    {"avx512vnni", have_avx512vnni, init_avx512vnni},
+    LEVEL(avx2),
+    LEVEL(avx512vnni),
 #endif
-    {NULL, NULL, NULL},
+    { NULL, NULL, NULL, NULL, NULL, NULL },
 };
 
 #define MAX_LEVELS 8

@@ -17,9 +17,8 @@
 
 #include "compute/tensor.h"
 
-#define PANEL 16          // outputs that a matmul kernel makes at once: one vector of lanes
-#define KV_TILE 64        // positions in a tile of the KV cache
-#define MATMUL_PREPARED 8 // from this many rows on, a panel is unpacked once into scratch
+#define PANEL 16   // outputs that a matmul kernel makes at once: one vector of lanes
+#define KV_TILE 64 // positions in a tile of the KV cache
 
 /* Prepared activations, [n_rows, …]: float32, and 16 bits by blocks of 32 as in quant.h. The
  * strides of x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of
@@ -131,6 +130,8 @@ typedef struct isa_level {
     const char *name;
     bool (*have)(void);           // CPU and OS both
     void (*init)(cpu_kernels *k); // overwrites what it improves
+    /* What its matmuls are called: quantised weights read by vectors, by unpack, float weights. */
+    const char *by_vectors, *by_unpack, *by_float;
 } isa_level;
 extern const isa_level isa_levels[]; // ends with a NULL name; from ref upward
 
