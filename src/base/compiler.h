@@ -5,6 +5,7 @@
 #define ATTR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define ATTR_ALIGNED(n) __attribute__((aligned(n)))
 #define PREFETCH(p) __builtin_prefetch(p)
+#define PREFETCH_FAR(p) __builtin_prefetch(p, 0, 2) // into the second-level cache
 #define FORCE_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")

@@ -20,6 +20,15 @@
 #include "compute/cpu/int8_units.h"
 #include "compute/cpu/scratch.h"
 
+/* One row is bound by memory, and a panel is read as LANES streams at once, which the processor does not
+ * foresee: the bytes to come are prefetched into the second-level cache, at least a panel and 48 KiB
+ * ahead. On Gemma 3 270M, one thread (AMD EPYC, Zen 4): 17 ms a token; one panel ahead into the first
+ * level 24 ms; without 36 ms. */
+static inline size_t prefetch_distance(size_t panel_bytes)
+{
+    return panel_bytes > (48 << 10) ? panel_bytes : 48 << 10;
+}
+
 /* What a format's own functions are: panel rows at p; n blocks of 32. */
 typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks);
 typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_tile *x,
@@ -37,11 +46,11 @@ typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, c
     {                                                                                              \
         vf sum[4];                                                                                 \
         sink s = { .f = shp, .rows = rows, .x = x, .acc = sum };                                   \
-        const uint8_t *next = p + LANES * stride; /* the next panel, prefetched in pieces */       \
+        const uint8_t *next = p + prefetch_distance(LANES * stride);                               \
         KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                           \
         for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes) {                         \
             for (int i = 0; i < LANES * unit_bytes; i += 64)                                       \
-                PREFETCH(next + i);                                                                \
+                PREFETCH_FAR(next + i);                                                            \
             next += LANES * unit_bytes;                                                            \
             unit_##name(&s, b, p, stride);                                                         \
         }                                                                                          \
