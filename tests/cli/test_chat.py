@@ -191,6 +191,9 @@ class Terminal:
     def __init__(self, home, *args, env=None, redirect=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            # what whoever runs the tests ignores (nohup: HUP; a shell's background: INT, QUIT) is inherited
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             os.environ.update({"TERM": "xterm", "LC_ALL": "C", "INFER_HOME": str(home), "NO_COLOR": "1", **(env or {})})
             if redirect:
                 os.dup2(os.open(redirect, os.O_WRONLY | os.O_CREAT), 1)
