@@ -37,6 +37,7 @@ need python3-venv python3 -c 'import ensurepip, venv'
 if [ "$mode" = check ]; then
     need git have git
     need libcmocka-dev lib cmocka
+    need qemu-user have qemu-x86_64
     need clang have clang
     if have clang; then
         version=$(clang -dumpversion | cut -d. -f1)

