@@ -704,6 +704,7 @@ str *j_format_time(jrun *r, const str *f, const struct tm *t)
         time_part(&b, t, f->s[i]);
         if (!bare) continue;
         size_t zeros = 0, n = b.b->n - at;
+        if (n == 0) continue; // the directive wrote nothing, and the buffer may not exist yet
         while (zeros + 1 < n && (b.b->s[at + zeros] == '0' || b.b->s[at + zeros] == ' '))
             zeros++;
         memmove(b.b->s + at, b.b->s + at + zeros, n - zeros);
