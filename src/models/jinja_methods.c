@@ -235,12 +235,12 @@ static void split_space(jrun *r, list *out, str *s, int64_t max)
         if (i >= s->n) return;
         size_t from = i;
         if (max-- == 0) {
-            j_list_add(r, out,
-                       j_str_strip(r, j_str_part(r, s, from, s->n), (value){ 0 }, false, true));
+            j_list_add(r, out, v_str(j_str_part(r, s, from, s->n))); // with its trailing space
             return;
         }
-        while (i < s->n && !space_len(s, i))
-            i++;
+        // By characters: the last byte of U+4F60 alone would read as a no-break space.
+        for (uint32_t c; i < s->n && !space_len(s, i);)
+            i += j_next_char(s->s + i, s->n - i, &c);
         jinja_step(r, 1);
         j_list_add(r, out, v_str(j_str_part(r, s, from, i)));
     }
@@ -263,7 +263,7 @@ static void rsplit_space(jrun *r, list *out, str *s, int64_t max)
             to = char_before(s, to);
         if (!to) break;
         if (max-- == 0) {
-            j_list_add(r, out, j_str_strip(r, j_str_part(r, s, 0, to), (value){ 0 }, true, false));
+            j_list_add(r, out, v_str(j_str_part(r, s, 0, to))); // with its leading space
             break;
         }
         size_t from = to;
