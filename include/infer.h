@@ -55,6 +55,7 @@ typedef struct infer_model_info {
     uint64_t n_params, weight_bytes, file_bytes;
     uint64_t repacked_bytes; // of weights held in memory in another order than the file's
     bool has_tokenizer;
+    uint64_t bytes_per_token; // weight bytes that one generated token reads
 } infer_model_info;
 /* Strings live as long as the model. */
 INFER_API infer_model_info infer_model_describe(const infer_model *model);
@@ -156,6 +157,8 @@ INFER_API infer_sequence *infer_sequence_new(infer_engine *engine, infer_error *
 INFER_API infer_sequence *infer_sequence_fork(infer_sequence *seq, infer_error *err);
 INFER_API void infer_sequence_free(infer_sequence *seq);
 INFER_API int infer_sequence_length(const infer_sequence *seq);
+/* Bytes of the KV cache that its next row will read. */
+INFER_API uint64_t infer_sequence_read_bytes(const infer_sequence *seq);
 /* Forgets positions from n on. Refused (the sequence unchanged) where a sliding window has already
  * dropped what position n would see. */
 INFER_API infer_status infer_sequence_truncate(infer_sequence *seq, int n, infer_error *err);
@@ -199,6 +202,21 @@ typedef struct infer_capture {
 /* The next step writes what it computes into the caller's buffers; NULL ends it. */
 INFER_API infer_status infer_engine_capture(infer_engine *engine, const infer_capture *capture,
                                             infer_error *err);
+
+/* Where the time of steps goes. */
+typedef struct infer_profile_row {
+    const char *op;   // "matmul", "attention", …; "barrier": waiting for other threads; "other"
+    const char *what; // of a matmul the projection, "down"; else ""
+    const char *type; // of the weights or the cache, "q4_k"; else ""
+    uint64_t calls;
+    double seconds;      // the mean of the threads: rows sum to the time of the steps
+    uint64_t bytes, ops; // weights or cache read; arithmetic, 2 a multiply-add
+} infer_profile_row;
+/* true: from now on steps are profiled, from zero. false: no longer; what was counted stays. */
+INFER_API infer_status infer_engine_profile(infer_engine *engine, bool on, infer_error *err);
+/* The longest first, at most max. Returns the count; 0 without a profile. Strings live as long as
+ * the library. */
+INFER_API int infer_profile(const infer_engine *engine, infer_profile_row *rows, int max);
 
 /* A step in progress ends with INFER_CANCELLED at its next layer. Any thread or signal handler. */
 INFER_API void infer_engine_cancel(infer_engine *engine);

@@ -52,6 +52,7 @@ typedef struct kv_view {
         *const *v_tiles; // [tile = position / KV_TILE]: all KV heads of that tile, or NULL
     kv_type type;
     int n_kv_heads, head_dim, head_dim_v;
+    size_t position_bytes; // of a position, K and V of all heads
 } kv_view;
 typedef struct row_span {
     int first, n; // rows [first, first + n)

@@ -314,6 +314,7 @@ void infer_engine_free(infer_engine *e)
         ws_close(e);
         e->be->close(e->dev);
     }
+    profile_free(e->profile);
     mem_free(e);
 }
 
@@ -328,6 +329,24 @@ infer_engine_info infer_engine_describe(const infer_engine *e)
                                 .max_rows = e->max_rows,
                                 .kv_bytes = e->kv.bytes,
                                 .work_bytes = e->ws.bytes };
+}
+
+infer_status infer_engine_profile(infer_engine *e, bool on, infer_error *err)
+{
+    if (on && !e->profile) {
+        infer_status st =
+            profile_new(&e->profile, e->kv.be, e->model, e->be->n_threads(e->dev), err);
+        if (st) return st;
+    }
+    if (on) profile_reset(e->profile);
+    e->profiling = on;
+    e->be = on ? profile_backend(e->profile) : e->kv.be;
+    return error_clear(err);
+}
+
+int infer_profile(const infer_engine *e, infer_profile_row *rows, int max)
+{
+    return e->profile ? profile_rows(e->profile, rows, max) : 0;
 }
 
 void infer_engine_cancel(infer_engine *e) { atomic_store(&e->cancel, 1); }
@@ -380,6 +399,19 @@ void infer_sequence_free(infer_sequence *seq)
 }
 
 int infer_sequence_length(const infer_sequence *seq) { return seq->kv.length; }
+
+uint64_t infer_sequence_read_bytes(const infer_sequence *seq)
+{
+    const infer_engine *e = seq->engine;
+    uint64_t bytes = 0;
+    for (int l = 0; l < e->model->n_layers; l++) {
+        const kv_pool *p = &e->kv.pools[e->model->layers[l].kv_source];
+        int n = seq->kv.length + 1;
+        if (p->window && n > p->window) n = p->window;
+        bytes += (uint64_t)n * ((p->k_bytes + p->v_bytes) / KV_TILE);
+    }
+    return bytes;
+}
 
 infer_status infer_sequence_truncate(infer_sequence *seq, int n, infer_error *err)
 {

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "inference/kv.h"
+#include "inference/profile.h"
 
 struct infer_sequence {
     infer_engine *engine;
@@ -86,7 +87,9 @@ typedef struct step {
 
 struct infer_engine {
     const infer_model *model;
-    const backend *be;
+    const backend *be; // while profiling: the profile's, whose operations time those of the other
+    profile *profile;  // NULL before the first
+    bool profiling;
     device *dev;
     kv_cache kv;
     workspace ws;

@@ -31,8 +31,13 @@ static const row_span *spans_of(const worker *w, const infer_engine *e, int laye
     for (int i = 0; i < e->step.n_spans; i++) {
         const kv_table *t = &e->step.span_seq[i]->kv.layers[layer];
         spans[i] = e->step.spans[i];
-        spans[i].kv =
-            (kv_view){ t->k, t->v, e->kv.type, p->n_kv_heads, p->head_dim, p->head_dim_v };
+        spans[i].kv = (kv_view){ t->k,
+                                 t->v,
+                                 e->kv.type,
+                                 p->n_kv_heads,
+                                 p->head_dim,
+                                 p->head_dim_v,
+                                 (p->k_bytes + p->v_bytes) / KV_TILE };
     }
     return spans;
 }
@@ -330,7 +335,10 @@ bool forward_run(infer_engine *e)
 {
     for (int l = 0; l < e->model->n_layers; l++)
         atomic_store(&e->step.stop[l], 0);
-    e->be->run(e->dev, forward, e);
+    if (e->profiling)
+        profile_run(e->profile, e->dev, forward, e);
+    else
+        e->be->run(e->dev, forward, e);
     for (int l = 0; l < e->model->n_layers; l++)
         if (atomic_load(&e->step.stop[l])) return false;
     return true;

@@ -48,19 +48,6 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Weight bytes that one generated token reads: the matrices of the plan, once each. */
-static uint64_t token_bytes(const infer_model *m)
-{
-    uint64_t n = tensor_bytes(&m->head.w);
-    for (int i = 0; i < m->n_layers; i++) {
-        const layer_plan *l = &m->layers[i];
-        const linear *all[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
-        for (int k = 0; k < COUNT_OF(all); k++)
-            if (tensor_present(&all[k]->w)) n += tensor_bytes(&all[k]->w);
-    }
-    return n;
-}
-
 static infer_status copy_stops(infer_session *s, const char *const *stop, infer_error *err)
 {
     for (; stop && *stop; stop++) {
@@ -133,7 +120,7 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
     s->stats.kv_bytes = s->engine->kv.bytes;
     s->stats.work_bytes = s->engine->ws.bytes;
     s->stats.seed = infer_sampler_seed(s->sampler);
-    s->stats.bytes_per_token = token_bytes(model);
+    s->stats.bytes_per_token = infer_model_describe(model).bytes_per_token;
     *out = s;
     return error_clear(err);
 }

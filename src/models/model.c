@@ -339,6 +339,44 @@ static const char *main_type(const infer_model *m)
     return quant_formats[best]->name;
 }
 
+static uint64_t linear_bytes(const linear *l)
+{
+    return tensor_present(&l->w) ? tensor_bytes(&l->w) : 0;
+}
+
+/* Of n experts, those that a row uses. */
+static uint64_t experts_bytes(const moe_plan *m)
+{
+    uint64_t one = linear_bytes(&m->up[0]) + linear_bytes(&m->down[0]);
+    if (m->gate) one += linear_bytes(&m->gate[0]);
+    return linear_bytes(&m->router) + (uint64_t)m->n_used * one + linear_bytes(&m->shared_gate) +
+           linear_bytes(&m->shared_up) + linear_bytes(&m->shared_down);
+}
+
+static uint64_t latent_bytes(const mla_plan *m, int n_heads)
+{
+    uint64_t n = linear_bytes(&m->q_a) + linear_bytes(&m->kv_a);
+    for (int h = 0; h < n_heads; h++)
+        n += linear_bytes(&m->k_up[h]) + linear_bytes(&m->v_up[h]);
+    return n;
+}
+
+/* What one generated token reads: the matrices of the plan, once each. */
+static uint64_t token_bytes(const infer_model *m)
+{
+    uint64_t n = linear_bytes(&m->head) + linear_bytes(&m->ple_project);
+    for (int i = 0; i < m->n_layers; i++) {
+        const layer_plan *l = &m->layers[i];
+        const linear *all[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
+        for (int k = 0; k < COUNT_OF(all); k++)
+            n += linear_bytes(all[k]);
+        if (l->moe) n += experts_bytes(l->moe);
+        if (l->mla) n += latent_bytes(l->mla, l->n_heads);
+        if (l->ple) n += linear_bytes(&l->ple->gate) + linear_bytes(&l->ple->project);
+    }
+    return n;
+}
+
 infer_model_info infer_model_describe(const infer_model *m)
 {
     const layer_plan *first = &m->layers[0];
@@ -360,6 +398,7 @@ infer_model_info infer_model_describe(const infer_model *m)
         .file_bytes = m->file_bytes,
         .repacked_bytes = m->repacked_bytes,
         .has_tokenizer = m->tok != NULL,
+        .bytes_per_token = token_bytes(m),
     };
     for (int i = 0; i < m->n_layers; i++)
         info.window = larger(info.window, m->layers[i].window);

@@ -1,4 +1,6 @@
 """`infer inspect`, `bench`, `perplexity` and `doctor` on the tiny model."""
+import csv
+import io
 import json
 import math
 import re
@@ -67,6 +69,22 @@ def test_bench():
     assert j["pp"] == [] and len(j["tg"]) == 2
     refused(infer("bench", GGUF, "-p", 0, "-n", 0), "nothing to measure")
     refused(infer("bench", GGUF, "-r", 0), "-r")
+
+
+def test_bench_at_depth_and_profile():
+    j = json.loads(infer("bench", GGUF, "-p", 16, "-n", 8, "-d", 40, "-r", 2, "--json", "--profile").text)
+    assert j["depth"] == 40 and len(j["pp"]) == len(j["tg"]) == 2 and j["pp_gbs"] > 0 and j["tg_gbs"] > 0
+    tg = {(r["op"], r["what"]): r for r in j["profile"]["tg"]}
+    assert tg["matmul", "head"]["calls"] == 9 and tg["attention", ""]["bytes"] > 0 and ("barrier", "") in tg
+    assert sum(r["bytes"] for r in j["profile"]["tg"] if r["op"] == "matmul") == 9 * j["bytes_per_token"]
+    rows = list(csv.DictReader(io.StringIO(infer("bench", GGUF, "-p", 16, "-n", 8, "-r", 2, "--csv").text)))
+    assert [(r["test"], r["n"], r["depth"]) for r in rows] == [("pp", "16", "0"), ("tg", "8", "0")]
+    assert all(float(r["tok_s"]) > 0 and float(r["share"]) >= 0 for r in rows)
+    rows = list(csv.DictReader(io.StringIO(infer("bench", GGUF, "-p", 0, "-n", 8, "-r", 1, "--csv", "--profile").text)))
+    assert {r["test"] for r in rows} == {"tg"} and 0.99 < sum(float(r["share"]) for r in rows) < 1.01
+    r = infer("bench", GGUF, "-p", 16, "-n", 8, "-r", 1, "--profile")
+    assert re.search(r"^ +matmul +head +f32 +1 ", r.text, re.M) and max(map(len, r.text.splitlines())) <= 100
+    refused(infer("bench", GGUF, "--csv", "--json"), "--csv")
 
 
 def test_perplexity(tmp_path):

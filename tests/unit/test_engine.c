@@ -429,6 +429,43 @@ static void generating_allocates_nothing(void **state)
     infer_session_free(s);
 }
 
+static void a_profile_counts_and_changes_no_bit(void **state)
+{
+    (void)state;
+    infer_engine *e = engine((infer_engine_options){ .n_threads = 3 });
+    float want[N_VOCAB], z[N_VOCAB];
+    infer_profile_row rows[64];
+    assert_int_equal(infer_profile(e, rows, 64), 0);
+    for (int on = 0; on < 2; on++) {
+        infer_sequence *s = infer_sequence_new(e, NULL);
+        if (on) assert_int_equal(infer_engine_profile(e, true, NULL), INFER_OK);
+        feed(e, s, prompt, N_PROMPT, 4, NULL, 0, on ? z : want);
+        infer_sequence_free(s);
+    }
+    assert_memory_equal(z, want, sizeof want);
+    infer_engine_profile(e, false, NULL);
+    int n = infer_profile(e, rows, 64);
+    uint64_t bytes = 0;
+    bool attention = false, barrier = false;
+    for (int i = 0; i < n; i++) {
+        if (i) assert_true(rows[i].seconds <= rows[i - 1].seconds);
+        assert_true(rows[i].calls > 0 && rows[i].seconds >= 0);
+        if (!strcmp(rows[i].op, "matmul")) {
+            assert_string_equal(rows[i].type, "f32");
+            assert_true(rows[i].what[0] && rows[i].ops > 0);
+            bytes += rows[i].bytes;
+        }
+        attention |= !strcmp(rows[i].op, "attention");
+        barrier |= !strcmp(rows[i].op, "barrier");
+    }
+    assert_true(attention && barrier);
+    // Two steps, each of which read every matrix.
+    assert_true(bytes == 2 * infer_model_describe(model).bytes_per_token);
+    assert_int_equal(infer_engine_profile(e, true, NULL), INFER_OK);
+    assert_int_equal(infer_profile(e, rows, 64), 0);
+    infer_engine_free(e);
+}
+
 static void a_session_survives_every_failing_allocation(void **state)
 {
     (void)state;
@@ -462,6 +499,7 @@ int main(void)
         cmocka_unit_test(a_conversation_computes_only_what_is_new),
         cmocka_unit_test(a_conversation_too_long_changes_nothing),
         cmocka_unit_test(a_cancel_ends_one_answer_alone),
+        cmocka_unit_test(a_profile_counts_and_changes_no_bit),
         cmocka_unit_test(generating_allocates_nothing),
         cmocka_unit_test(a_session_survives_every_failing_allocation),
     };
