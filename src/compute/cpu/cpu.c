@@ -412,6 +412,56 @@ static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear 
         k->add_scaled(y + (size_t)r * y_stride + a.begin, l->bias + a.begin, 1.0f, a.end - a.begin);
 }
 
+#define SUM_TILE 32 // rows that all of a step's activations use while they lie in the cache
+
+/* Rows [first, first + n) of t in columns [begin, end) to floats, those that some activation uses.
+ * begin is at a block. */
+static void floats_of(float *to, const tensor *t, int first, int n, int begin, int end,
+                      const float *a, size_t a_stride, int n_rows)
+{
+    const quant_format *f = quant_formats[t->type];
+    size_t at = (size_t)(begin / f->block_size) * (size_t)f->block_bytes;
+    for (int i = 0; i < n; i++) {
+        bool used = false;
+        for (int r = 0; r < n_rows && !used; r++)
+            used = a[(size_t)r * a_stride + (size_t)i] != 0;
+        if (used)
+            f->dequant(to + (size_t)i * (size_t)(end - begin),
+                       t->data + (size_t)(first + i) * t->row_bytes + at, (size_t)(end - begin));
+    }
+}
+
+static void cpu_sum_rows(const worker *w, float *y, size_t y_stride, const tensor *rows,
+                         const float *a, size_t a_stride, int n_rows)
+{
+    const cpu_kernels *k = w->dev->k;
+    int block = quant_formats[rows->type]->block_size, unit = block > 64 ? block : 64, begin, end;
+    thread_share(rows->n_cols, unit, w->thread, w->n_threads, &begin, &end);
+    if (begin >= end) return;
+    size_t size = rows->type == DT_F32 ? 4 : 2, width = (size_t)(end - begin);
+    bool direct = (rows->type == DT_F32 || rows->type == DT_F16) &&
+                  (uintptr_t)rows->data % size == 0 && rows->row_bytes % size == 0;
+    float *scratch = (float *)(void *)w->dev->scratch[w->thread].matmul;
+    size_t room = w->dev->matmul_bytes / (width * sizeof(float));
+    int tile = direct && n_rows == 1       ? rows->n_rows
+               : direct || room > SUM_TILE ? SUM_TILE
+                                           : (int)room;
+    for (int r = 0; r < n_rows; r++)
+        memset(y + (size_t)r * y_stride + begin, 0, width * sizeof(float));
+    for (int f = 0; f < rows->n_rows; f += tile) {
+        int n = rows->n_rows - f < tile ? rows->n_rows - f : tile;
+        const uint8_t *from = rows->data + (size_t)f * rows->row_bytes + (size_t)begin * size;
+        if (!direct) {
+            floats_of(scratch, rows, f, n, begin, end, a + f, a_stride, n_rows);
+            from = (const uint8_t *)scratch;
+        }
+        for (int r = 0; r < n_rows; r++)
+            k->sum_rows(y + (size_t)r * y_stride + begin, a + (size_t)r * a_stride + f, from,
+                        direct ? rows->row_bytes : width * sizeof(float),
+                        direct ? rows->type : DT_F32, n, end - begin);
+    }
+}
+
 static void cpu_softcap(const worker *w, float *y, size_t stride, int n_rows, int width, float cap)
 {
     int begin, end;
@@ -501,6 +551,7 @@ const backend backend_cpu = {
     .copy_heads = cpu_copy_heads,
     .prepare = cpu_prepare,
     .matmul = cpu_matmul,
+    .sum_rows = cpu_sum_rows,
     .rope = cpu_rope,
     .kv_append = cpu_kv_append,
     .attention = cpu_attention,

@@ -160,6 +160,75 @@ static void scale_by(float *y, float scale, int n)
     }
 }
 
+#define SUM_ROWS 8 // rows for which y is loaded and stored once
+
+KERNEL_INLINE v16 row_values(const uint8_t *row, dtype type, int at)
+{
+    if (type == DT_F16) return v16_load_f16((const uint16_t *)(const void *)row + at);
+    return v16_load((const float *)(const void *)row + at);
+}
+
+/* The last n < 16 values of a row, without reading past it. */
+static v16 row_values_n(const uint8_t *row, dtype type, int at, int n)
+{
+    if (type == DT_F32) return v16_load_n((const float *)(const void *)row + at, n);
+    uint16_t part[16] = { 0 };
+    memcpy(part, row + (size_t)at * 2, (size_t)n * 2);
+    return row_values((const uint8_t *)part, type, 0);
+}
+
+KERNEL_INLINE void sum_some_rows(float *y, const float *a, const uint8_t *const *row, dtype type,
+                                 int count, int n)
+{
+    v16 s[SUM_ROWS];
+    KERNEL_UNROLL for (int i = 0; i < count; i++) s[i] = v16_set1(a[i]);
+    int c = 0;
+    for (; c + 32 <= n; c += 32) { // two sums at once hide the latency of the additions
+        v16 v = v16_load(y + c), u = v16_load(y + c + 16);
+        KERNEL_UNROLL for (int i = 0; i < count; i++)
+        {
+            v = v16_fma(s[i], row_values(row[i], type, c), v);
+            u = v16_fma(s[i], row_values(row[i], type, c + 16), u);
+        }
+        v16_store(y + c, v);
+        v16_store(y + c + 16, u);
+    }
+    for (; c < n; c += 16) {
+        int m = n - c < 16 ? n - c : 16;
+        v16 v = v16_load_n(y + c, m);
+        KERNEL_UNROLL for (int i = 0; i < count; i++) v =
+            v16_fma(s[i], row_values_n(row[i], type, c, m), v);
+        v16_store_n(y + c, v, m);
+    }
+}
+
+KERNEL_INLINE void sum_rows_as(float *y, const float *a, const uint8_t *rows, size_t step,
+                               dtype type, int n_rows, int n)
+{
+    const uint8_t *row[SUM_ROWS];
+    float s[SUM_ROWS];
+    int count = 0;
+    for (int i = 0; i < n_rows; i++) {
+        if (a[i] == 0) continue;
+        row[count] = rows + (size_t)i * step;
+        s[count++] = a[i];
+        if (count < SUM_ROWS) continue;
+        sum_some_rows(y, s, row, type, SUM_ROWS, n);
+        count = 0;
+    }
+    for (int i = 0; i < count; i++)
+        sum_some_rows(y, s + i, row + i, type, 1, n);
+}
+
+static void sum_rows(float *y, const float *a, const uint8_t *rows, size_t step, dtype type,
+                     int n_rows, int n)
+{
+    if (type == DT_F16)
+        sum_rows_as(y, a, rows, step, DT_F16, n_rows, n);
+    else
+        sum_rows_as(y, a, rows, step, DT_F32, n_rows, n);
+}
+
 static void softcap(float *y, float cap, int n)
 {
     v16 c = v16_set1(cap);
@@ -229,6 +298,7 @@ static inline void float_kernels_install(cpu_kernels *k)
     k->glu = glu;
     k->add_scaled = add_scaled;
     k->scale = scale_by;
+    k->sum_rows = sum_rows;
     k->softcap = softcap;
     k->exp_sum = exp_sum;
 }

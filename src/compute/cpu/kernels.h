@@ -104,6 +104,11 @@ typedef struct cpu_kernels {
     /* y += scale * x: product rounded, then the sum. */
     void (*add_scaled)(float *y, const float *x, float scale, int n);
     void (*scale)(float *y, float scale, int n);
+    /* y[c] = fmaf(a[i], row i [c], y[c]) for each of n_rows rows in order where a[i] is not 0. Row
+     * i lies at rows + i * step, aligned for its type, F32 or F16; rows with a[i] 0 are not read.
+     */
+    void (*sum_rows)(float *y, const float *a, const uint8_t *rows, size_t step, dtype type,
+                     int n_rows, int n);
     /* y = cap * tanh(y / cap) */
     void (*softcap)(float *y, float cap, int n);
 
