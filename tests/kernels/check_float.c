@@ -196,6 +196,37 @@ static void check_elements(checker *c, int n)
     output_done(c, &got, &ref, n, "exp");
 }
 
+/* Rows that end at the fence, some activations 0; their rows hold NaN and are not read. */
+static void check_sum_rows(checker *c, int n)
+{
+    enum { ROWS = 19 };
+    static const dtype types[] = {DT_F32, DT_F16};
+    float x[MOST], y[MOST], a[ROWS];
+    fill(y, (size_t)n, RANDOM);
+    c->op = "sum_rows";
+    for (int t = 0; t < 2; t++)
+        for (int zeros = 0; zeros < 3; zeros++) {
+            size_t size = types[t] == DT_F32 ? 4 : 2, step = ((size_t)n + 3) * size;
+            fence rows = fence_new(ROWS * step);
+            output got = output_new(n, y), ref = output_new(n, y);
+            for (int i = 0; i < ROWS; i++) {
+                a[i] = zeros == 2 || (zeros == 1 && i % 3) ? 0 : random_normal();
+                fill(x, (size_t)n, a[i] == 0 ? RANDOM : i == 4 ? HUGE_VALUES : RANDOM);
+                for (int k = 0; k < n; k++) {
+                    float v = a[i] == 0 ? NAN : x[k];
+                    uint16_t half = f16_from_f32(v);
+                    memcpy(rows.data + (size_t)i * step + (size_t)k * size,
+                           size == 4 ? (void *)&v : (void *)&half, size);
+                    if (size == 2) v = f16_to_f32(half);
+                    if (a[i] != 0) ref.y[k] = fmaf(a[i], v, ref.y[k]);
+                }
+            }
+            c->k->sum_rows(got.y, a, rows.data, step, types[t], ROWS, n);
+            output_done(c, &got, &ref, n, quant_formats[types[t]]->name);
+            fence_free(&rows);
+        }
+}
+
 void check_float(checker *c)
 {
     for (int i = 0; i < N_SIZES; i++) {
@@ -203,5 +234,6 @@ void check_float(checker *c)
         check_rope(c, sizes[i]);
         check_glu(c, sizes[i]);
         check_elements(c, sizes[i]);
+        check_sum_rows(c, sizes[i]);
     }
 }
