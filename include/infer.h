@@ -25,6 +25,8 @@ typedef struct infer_tokenizer infer_tokenizer;
 typedef struct infer_engine infer_engine;
 typedef struct infer_sequence infer_sequence;
 typedef struct infer_session infer_session;
+struct infer_vindex; // infer_vindex.h
+struct infer_patch;
 
 /* ---- model ---------------------------------------------------------------------------------- */
 
@@ -33,6 +35,9 @@ typedef struct infer_model_options {
     bool no_mmap; // read the file into memory instead of mapping it
     bool mlock;   // keep the weights in memory (a warning where the system refuses)
     infer_log log;
+    const struct infer_vindex *ffn;  // the FFN runs from this index; open as long as the model
+    const struct infer_patch *patch; // laid over it, as it is when an engine is made; or NULL
+    bool walk_only;                  // the model's own FFN weights are not read, and may be missing
 } infer_model_options;
 
 /*
@@ -134,6 +139,10 @@ typedef struct infer_engine_options {
     bool exact; // float32 activations, KV cache and sums: no rounding to 16 bits or float16
     const char *kv_type; // "f16", "f32"; NULL: f16, or f32 with exact
     infer_log log;
+    /* With infer_model_options.ffn: */
+    int walk_from;          // first layer that runs from the index; those before from the model
+    const float *walk_keep; // [n_layers] approximate: features that add less than this are left out
+    bool walk_by_gate;      // with walk_keep: judged by |act(gate)| alone, to show what that costs
 } infer_engine_options;
 
 /* Sizes and allocates all that steps need: nothing is allocated afterwards. */
@@ -150,6 +159,9 @@ typedef struct infer_engine_info {
     uint64_t kv_bytes, work_bytes;
 } infer_engine_info;
 INFER_API infer_engine_info infer_engine_describe(const infer_engine *engine);
+/* Where the layer's FFN comes from: "weights", "experts", or the index's storage ("walk f16");
+ * lives as long as the engine; NULL: no such layer. */
+INFER_API const char *infer_engine_ffn(const infer_engine *engine, int layer);
 
 /* An empty sequence. */
 INFER_API infer_sequence *infer_sequence_new(infer_engine *engine, infer_error *err);

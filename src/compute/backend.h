@@ -125,9 +125,10 @@ struct backend {
     void (*matmul)(const worker *w, float *y, size_t y_stride, const linear *l, const act *x,
                    bool exact);
     /* y[r] = sum over f of a[r, f] * rows[f], f in order, those with a[r, f] 0 left out and where
-     * no r needs them not read; a [n_rows, a_stride], rows [n_features, n_cols]. */
-    void (*sum_rows)(const worker *w, float *y, size_t y_stride, const tensor *rows, const float *a,
-                     size_t a_stride, int n_rows);
+     * no r needs them not read; a [n_rows, a_stride], rows [n_features, n_cols], of which the first
+     * `width` columns are wanted. */
+    void (*sum_rows)(const worker *w, float *y, size_t y_stride, int width, const tensor *rows,
+                     const float *a, size_t a_stride, int n_rows);
     /* y = x, heads of rows. */
     void (*copy_heads)(const worker *w, float *y, size_t y_stride, const float *x, size_t x_stride,
                        int n_rows, int n_heads, int width);

@@ -3,6 +3,7 @@
  * which checks its rows, makes room for them and runs the forward pass over them.
  */
 #include "inference/engine.h"
+#include "inference/walk.h"
 
 #include <assert.h>
 #include <string.h>
@@ -56,6 +57,7 @@ typedef struct widths {
     int n_experts, n_used, expert_ffn;   // 0: no experts
     int q_rank, wide_q, head_in, values; // 0: no latent attention
     int laurel;                          // its rank; 0: none
+    int walk_in, n_edits;                // padded input and edited features of an index
     bool two_branches;
 } widths;
 
@@ -93,10 +95,17 @@ static widths widths_of(const infer_model *m)
         if (p->mla) widen_by_mla(&w, p->mla, p->n_heads);
         if (p->laurel) w.laurel = max_of(w.laurel, p->laurel->left.w.n_rows);
     }
+    if (m->ffn_index) {
+        walk_widths x = walk_widths_of(m);
+        w.walk_in = x.h_cols > m->d_model ? x.h_cols : 0;
+        w.ffn = max_of(w.ffn, x.f_cols);
+        w.n_edits = x.n_edits;
+    }
     for (int i = 0; i < m->n_ropes; i++)
         w.pairs = max_of(w.pairs, m->ropes[i].n_pairs);
     const int inputs[] = {
-        m->d_model, w.ffn, w.expert_ffn, w.q_rank, w.values, m->ple_width, w.laurel, 2 * w.n_experts
+        m->d_model, w.walk_in,    w.ffn,    w.expert_ffn,   w.q_rank,
+        w.values,   m->ple_width, w.laurel, 2 * w.n_experts
     }; // the last: scratch of routing
     for (int i = 0; i < COUNT_OF(inputs); i++)
         w.cols = max_of(w.cols, inputs[i]);
@@ -168,6 +177,9 @@ static infer_status ws_open(infer_engine *e, const widths *wd, infer_error *err)
     ws->ffn = ws_act(e, rows, wd->ffn, &ok);
     ws->up = ws_floats(e, rows, ws->ffn_stride, &ok);
     ws->branch = ws_floats(e, rows, ws->x_stride, &ok);
+    if (wd->walk_in) ws->walk_in = ws_act(e, rows, wd->walk_in, &ok);
+    ws->walk_coef_stride = row_stride(wd->n_edits);
+    if (wd->n_edits) ws->walk_coef = ws_floats(e, rows, ws->walk_coef_stride, &ok);
     if (wd->two_branches) ws->branch2 = ws_floats(e, rows, ws->x_stride, &ok);
     ws->cos = ws_floats(e, rope_rows, ws->rope_stride, &ok);
     ws->sin = ws_floats(e, rope_rows, ws->rope_stride, &ok);
@@ -271,6 +283,18 @@ static infer_status read_options(infer_engine *e, const infer_engine_options *o,
     return INFER_OK;
 }
 
+/* The layers' providers: the plan's own, then those of an index over them. */
+static infer_status ffn_open(infer_engine *e, const infer_engine_options *o, infer_error *err)
+{
+    const infer_model *m = e->model;
+    e->ffn = mem_zero((size_t)m->n_layers, sizeof *e->ffn);
+    if (!e->ffn) return error_set(err, INFER_NOMEM, "engine: out of memory");
+    for (int l = 0; l < m->n_layers; l++)
+        e->ffn[l] =
+            (ffn_provider){ m->layers[l].moe ? moe_forward : dense_forward, &m->layers[l], NULL };
+    return m->ffn_index ? walk_open(e, o, err) : INFER_OK;
+}
+
 infer_status infer_engine_new(infer_engine **out, const infer_model *model,
                               const infer_engine_options *options, infer_error *err)
 {
@@ -293,6 +317,7 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
     if (!st) st = e->be->open(&e->dev, &d, err);
     if (!st) st = ws_open(e, &wd, err);
     if (!st) st = step_open(e, err);
+    if (!st) st = ffn_open(e, &o, err);
     if (!st)
         st = kv_open(&e->kv, e->be, e->dev, model, type, e->n_ctx, e->n_kv_tokens, e->max_sequences,
                      e->max_rows, err);
@@ -315,6 +340,8 @@ void infer_engine_free(infer_engine *e)
         e->be->close(e->dev);
     }
     profile_free(e->profile);
+    mem_free(e->ffn);
+    arena_free(&e->walk_mem);
     mem_free(e);
 }
 

@@ -18,6 +18,16 @@ struct infer_sequence {
     int rope_len; // 0: its own length
 };
 
+/* What computes a layer's FFN, from the normed ws.h to `out` [n_rows, d_model]; ends at a barrier.
+ */
+typedef struct ffn_provider ffn_provider;
+typedef void ffn_fn(const worker *w, infer_engine *e, const ffn_provider *f, float *out);
+struct ffn_provider {
+    ffn_fn *run;
+    const layer_plan *plan;        // with the weights that it uses
+    const struct walk_layer *walk; // of walk_forward
+};
+
 /* Buffers of a step, [max_rows, stride] each; see forward.c for what they hold when. */
 typedef struct workspace {
     float *x;         // residual stream [max_rows, d_model]
@@ -32,6 +42,9 @@ typedef struct workspace {
     float *hidden;    // [max_rows, d_model] of rows that want it
     act out;          // final norm of rows that want logits [max_rows, d_model]
     float *logits;    // [max_rows, n_vocab]; touched as used
+    act walk_in;      // [max_rows, padded d_model] where an index has padded columns
+    float *walk_coef; // [max_rows, n_edits] activations of features with a down row of their own
+    size_t walk_coef_stride;
     /* Mixture of experts: slots are (row, chosen expert) pairs, sorted by expert. */
     act router_in;        // [max_rows, d_model]
     float *router;        // [max_rows, n_experts]
@@ -95,7 +108,10 @@ struct infer_engine {
     workspace ws;
     step step;
     infer_capture capture;
-    row_span *layer_spans; // [n_threads, max_rows]: each thread's view of a layer's tiles
+    ffn_provider *ffn;               // [n_layers]
+    arena walk_mem;                  // of the providers that run from an index
+    struct walk_counts *walk_counts; // or NULL; see walk.h
+    row_span *layer_spans;           // [n_threads, max_rows]: each thread's view of a layer's tiles
     bool exact;
     int n_ctx, n_kv_tokens, max_rows, max_sequences, n_sequences;
     _Atomic int cancel;
@@ -103,10 +119,9 @@ struct infer_engine {
     char device_text[256];
 };
 
-/* The parts of a layer, for this thread; each ends at a barrier. Input: the normed ws.h. */
-void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l,
-                 float *out); // [n_rows, d_model]
-void moe_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out);
+/* The providers; dense also on a plan that is not a layer's. */
+ffn_fn dense_forward, moe_forward;
+void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out);
 /* Latent attention: fills ws.q, ws.k and ws.v (mla_project), and takes ws.att to ws.values
  * (mla_values). */
 void mla_project(const worker *w, infer_engine *e, const layer_plan *l);
@@ -126,6 +141,9 @@ void laurel_add(const worker *w, infer_engine *e);
 /* gate (and up) → activation; by rows. */
 void glu_rows(const worker *w, infer_engine *e, const layer_plan *l, float *gate, float *up,
               size_t stride, int n_rows, int width);
+/* Sparse activation: gates keep what lies above a cut, which their own distribution sets; by rows.
+ */
+void sparsify(const worker *w, float *gate, size_t stride, int n_rows, int width, float cut);
 static inline act act_rows(const act *a, int n_rows, int n_cols)
 {
     act v = *a;

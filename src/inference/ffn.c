@@ -15,9 +15,7 @@ void glu_rows(const worker *w, infer_engine *e, const layer_plan *l, float *gate
     e->be->glu(w, gate, gate, up, stride, n_rows, width, l->act);
 }
 
-/* Sparse activation: gates keep what lies above a cut, which their own distribution sets; by rows.
- */
-static void sparsify(const worker *w, float *gate, size_t stride, int n_rows, int width, float cut)
+void sparsify(const worker *w, float *gate, size_t stride, int n_rows, int width, float cut)
 {
     int begin, end;
     thread_share(n_rows, 1, w->thread, w->n_threads, &begin, &end);
@@ -51,4 +49,9 @@ void ffn_forward(const worker *w, infer_engine *e, const layer_plan *l, float *o
     be->barrier(w);
     be->matmul(w, out, ws->x_stride, &l->down, &f, e->exact);
     be->barrier(w);
+}
+
+void dense_forward(const worker *w, infer_engine *e, const ffn_provider *f, float *out)
+{
+    ffn_forward(w, e, f->plan, out);
 }

@@ -254,7 +254,7 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
     if (l->ffn != FFN_NONE) {
         float *out = l->parallel ? ws->branch2 : ws->branch;
         norm_input(w, e, &l->ffn_norm);
-        (l->moe ? moe_forward : ffn_forward)(w, e, l, out);
+        e->ffn[layer].run(w, e, &e->ffn[layer], out);
         if (l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
         add_branch(w, e, out, &l->post_ffn_norm, l->residual_scale);
     }

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/mem.h"
 #include "base/map.h"
+#include "base/mem.h"
 #include "base/thread.h"
 #include "compute/backend.h"
 #include "compute/cpu/cpu_info.h"

@@ -134,9 +134,10 @@ static void run_shared(const worker *w, infer_engine *e, const layer_plan *l)
         be->sigmoid_rows(w, ws->branch2, ws->x_stride, ws->shared_gate, 64, n, e->model->d_model);
 }
 
-void moe_forward(const worker *w, infer_engine *e, const layer_plan *l, float *out)
+void moe_forward(const worker *w, infer_engine *e, const ffn_provider *f, float *out)
 {
     const backend *be = e->be;
+    const layer_plan *l = f->plan;
     const moe_plan *m = l->moe;
     workspace *ws = &e->ws;
     int n = e->step.n_rows, d_model = e->model->d_model;

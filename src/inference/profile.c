@@ -66,9 +66,9 @@
        float factor, float shift),                                                                 \
       (w, y, stride, n_rows, width, lo, hi, factor, shift))                                        \
     X(sum_rows,                                                                                    \
-      (const worker *w, float *y, size_t y_stride, const tensor *rows, const float *a,             \
+      (const worker *w, float *y, size_t y_stride, int width, const tensor *rows, const float *a,  \
        size_t a_stride, int n_rows),                                                               \
-      (w, y, y_stride, rows, a, a_stride, n_rows))                                                 \
+      (w, y, y_stride, width, rows, a, a_stride, n_rows))                                          \
     X(route, (const worker *w, const route_args *a), (w, a))                                       \
     X(gather, (const worker *w, act *y, const act *x, const int32_t *index), (w, y, x, index))     \
     X(combine,                                                                                     \

@@ -152,6 +152,12 @@ void plan_ffn(loader *l, layer_plan *p, int layer)
     p->ffn = c->ffn;
     p->act = c->act;
     p->d_ff = c->d_ff_of ? c->d_ff_of[layer] : c->d_ff;
+    if (l->m->walk_only) {
+        static const tensor_role roles[] = { ROLE_GATE, ROLE_UP, ROLE_GATE_UP, ROLE_DOWN };
+        for (int i = 0; i < COUNT_OF(roles); i++)
+            ignore_tensor(l, roles[i], layer);
+        return;
+    }
     if (c->fused_gate_up && !load_has(l, ROLE_GATE, layer)) {
         load_fused(l, (linear *const[]){ &p->gate, &p->up }, (int[]){ p->d_ff, p->d_ff }, 2,
                    ROLE_GATE_UP, layer, c->d_model, 1, mlp);

@@ -283,9 +283,15 @@ infer_status infer_model_open(infer_model **out, const char *path,
     *out = NULL;
     infer_model_options o = { 0 };
     if (options) o = *options;
+    if ((o.patch || o.walk_only) && !o.ffn)
+        return error_set(err, INFER_ARGUMENT, "%s: a patch and walk_only need an index (ffn)",
+                         path);
     infer_model *m = mem_zero(1, sizeof(*m));
     if (!m) return error_set(err, INFER_NOMEM, "%s: out of memory", path);
     m->log = o.log;
+    m->ffn_index = o.ffn;
+    m->ffn_patch = o.patch;
+    m->walk_only = o.walk_only;
     map_options how = { .no_mmap = o.no_mmap, .mlock = o.mlock };
     bool is_folder;
     infer_status s = model_locate(&m->path, &is_folder, path, err);

@@ -163,6 +163,9 @@ struct infer_model {
     safetensors *st;
     tokenizer *tok; // NULL: the file has no vocabulary
     infer_log log;
+    const struct infer_vindex *ffn_index; // or NULL: the FFN runs from the plan's own weights
+    const struct infer_patch *ffn_patch;  // or NULL
+    bool walk_only;                       // the plan has no weights of dense FFNs
 
     int n_layers, d_model, n_vocab, n_ctx_train;
     int max_heads_width; // widest n_heads * head_dim (or head_dim_v) and KV widths of any layer

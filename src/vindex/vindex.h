@@ -15,7 +15,8 @@
 #include "compute/tensor.h"
 #include "infer_vindex.h"
 #include "models/tokenizer.h"
-#include "models/vindex_dir.h" // the folder as a container: index.json, manifests, maps
+
+typedef struct vindex_dir vindex_dir; // models/vindex_dir.h: index.json, manifests, maps
 
 typedef struct vindex_layer {
     int n_features;            // gate rows, experts one after another; 0: no index of this layer
@@ -36,6 +37,7 @@ typedef struct vindex_layer {
 } vindex_layer;
 
 struct infer_vindex {
+    char *path; // as given
     vindex_dir *dir;
     arena mem;
     infer_log log;

@@ -431,23 +431,24 @@ static void floats_of(float *to, const tensor *t, int first, int n, int begin, i
     }
 }
 
-static void cpu_sum_rows(const worker *w, float *y, size_t y_stride, const tensor *rows,
+static void cpu_sum_rows(const worker *w, float *y, size_t y_stride, int width, const tensor *rows,
                          const float *a, size_t a_stride, int n_rows)
 {
     const cpu_kernels *k = w->dev->k;
     int block = quant_formats[rows->type]->block_size, unit = block > 64 ? block : 64, begin, end;
     thread_share(rows->n_cols, unit, w->thread, w->n_threads, &begin, &end);
-    if (begin >= end) return;
-    size_t size = rows->type == DT_F32 ? 4 : 2, width = (size_t)(end - begin);
+    int wanted = (end < width ? end : width) - begin; // the last block may be padding
+    if (wanted <= 0) return;
+    size_t size = rows->type == DT_F32 ? 4 : 2, step = (size_t)(end - begin) * sizeof(float);
     bool direct = (rows->type == DT_F32 || rows->type == DT_F16) &&
                   (uintptr_t)rows->data % size == 0 && rows->row_bytes % size == 0;
     float *scratch = (float *)(void *)w->dev->scratch[w->thread].matmul;
-    size_t room = w->dev->matmul_bytes / (width * sizeof(float));
+    size_t room = w->dev->matmul_bytes / step;
     int tile = direct && n_rows == 1       ? rows->n_rows
                : direct || room > SUM_TILE ? SUM_TILE
                                            : (int)room;
     for (int r = 0; r < n_rows; r++)
-        memset(y + (size_t)r * y_stride + begin, 0, width * sizeof(float));
+        memset(y + (size_t)r * y_stride + begin, 0, (size_t)wanted * sizeof(float));
     for (int f = 0; f < rows->n_rows; f += tile) {
         int n = rows->n_rows - f < tile ? rows->n_rows - f : tile;
         const uint8_t *from = rows->data + (size_t)f * rows->row_bytes + (size_t)begin * size;
@@ -457,8 +458,7 @@ static void cpu_sum_rows(const worker *w, float *y, size_t y_stride, const tenso
         }
         for (int r = 0; r < n_rows; r++)
             k->sum_rows(y + (size_t)r * y_stride + begin, a + (size_t)r * a_stride + f, from,
-                        direct ? rows->row_bytes : width * sizeof(float),
-                        direct ? rows->type : DT_F32, n, end - begin);
+                        direct ? rows->row_bytes : step, direct ? rows->type : DT_F32, n, wanted);
     }
 }
 
