@@ -29,7 +29,7 @@ ISA_neon       = -march=armv8.2-a+dotprod
 
 COMPUTE_SRC := $(wildcard src/base/*.c src/compute/*.c src/compute/cpu/*.c src/compute/cpu/ref/*.c \
                  src/compute/cpu/$(ISA_DIR)/*.c)
-LIB_SRC := $(COMPUTE_SRC) $(wildcard src/models/*.c src/inference/*.c)
+LIB_SRC := $(COMPUTE_SRC) $(wildcard src/models/*.c src/vindex/*.c src/inference/*.c)
 CLI_SRC := $(wildcard src/cli/*.c)
 COMPUTE_OBJ := $(COMPUTE_SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
