@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "compute/cpu/kernels.h" // activation
 #include "compute/tensor.h"
 #include "infer_vindex.h"
 #include "models/tokenizer.h"
