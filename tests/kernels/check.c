@@ -132,6 +132,7 @@ static void check_level(checker *c)
     check_matmul(c);
     check_float(c);
     check_attn(c);
+    check_dots(c);
     printf("%-12s %d passed, %d failed\n", c->k->name, c->passed - passed, c->failed - failed);
 }
 

@@ -53,6 +53,7 @@ uint64_t hash_bytes(const void *p, size_t n);
 void check_matmul(checker *c);
 void check_float(checker *c);
 void check_attn(checker *c);
+void check_dots(checker *c);
 void bench(const cpu_kernels *k, const cpu_kernels *ref, const char *only);
 
 /* Weights [n_rows, n_cols] of a type: random bytes with finite scales, or normal floats. */

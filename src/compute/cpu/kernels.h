@@ -125,7 +125,13 @@ typedef struct cpu_kernels {
     /* y[i] = exp(x[i] - shift), the exponential of attn_tile; returns the sum in float64 in order.
      */
     double (*exp_sum)(float *y, const float *x, float shift, int n);
+
+    /* out[i, j] = q[i] . v[j], exact, of vectors [n] of bytes in [-127, 127]; n is a multiple of 64,
+     * at most DOTS_MAX. */
+    void (*dots_i8)(int32_t *out, size_t out_stride, const int8_t *const *q, int n_q,
+                    const int8_t *const *v, int n_v, int n);
 } cpu_kernels;
+#define DOTS_MAX 65536 // 127 * 255 * this is below 2^31: a kernel may add 128 to each byte
 
 /* The table of a level; NULL where this machine cannot run it or nobody knows the name. name NULL:
  * the best level here. The table is constant after the first call (thread-safe). */
