@@ -172,7 +172,7 @@ INFER_API int infer_sequence_length(const infer_sequence *seq);
 /* Bytes of the KV cache that its next row will read. */
 INFER_API uint64_t infer_sequence_read_bytes(const infer_sequence *seq);
 /* Forgets positions from n on. Refused (the sequence unchanged) where a sliding window has already
- * dropped what position n would see. */
+ * dropped what position n would see; never for the last 16 positions. */
 INFER_API infer_status infer_sequence_truncate(infer_sequence *seq, int n, infer_error *err);
 /* For rope that depends on length (dynamic NTK, longrope): the length that rows from now on are
  * rotated for, given before the first row; 0: the sequence's own growing length. */
@@ -279,6 +279,10 @@ typedef struct infer_session_options {
     /* Progress of prompt processing: rows done of n; NULL: none. */
     void (*progress)(int done, int n, void *user);
     void *progress_user;
+    /* Tokens guessed from the text's own repetitions and computed together with the last one; the
+     * output is the same to the bit. 0: as many as pay, -1: none, n > 0: at most n wherever
+     * something repeats. */
+    int draft;
 } infer_session_options;
 
 typedef enum infer_finish {
@@ -304,6 +308,7 @@ INFER_API const char *infer_session_next(infer_session *session, infer_error *er
 INFER_API int32_t infer_session_next_id(infer_session *session, infer_error *err);
 INFER_API infer_finish infer_session_finish(const infer_session *session);
 INFER_API infer_engine *infer_session_engine(infer_session *session);
+/* While generating it may hold drafted tokens after the text: asking takes them out. */
 INFER_API infer_sequence *infer_session_sequence(infer_session *session);
 /* Ends generation soon; any thread or signal handler. */
 INFER_API void infer_session_cancel(infer_session *session);
@@ -316,6 +321,7 @@ typedef struct infer_stats {
     uint64_t mapped_bytes, kv_bytes, work_bytes;
     uint64_t seed;
     infer_finish finish;
+    int n_drafted, n_accepted; // tokens guessed ahead, and of them right
 } infer_stats;
 INFER_API infer_stats infer_session_stats(const infer_session *session);
 

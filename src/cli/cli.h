@@ -221,6 +221,26 @@ typedef struct cli_engine {
       .min = -FLT_MAX, .max = FLT_MAX, .help = "taken from a logit once its token was seen" },     \
     { "--seed", "N", OPT_U64, offsetof(T, sampling.seed),                                          \
       .help = "of the random draws; 0: a fresh one each time (default), see --stats" }
+/* What commands with a session share, the first member of their option struct. */
+typedef struct cli_session {
+    cli_engine engine;
+    infer_sampling sampling;
+    int n, ctx; // n: most tokens, -1 without limit
+    const char *draft;
+    cli_list stop;
+    bool ignore_eos, stats;
+} cli_session;
+#define SESSION_OPTIONS(temp, min_p_help, stats_help)                                              \
+    SAMPLING_OPTIONS(cli_session, temp, min_p_help),                                               \
+    { "--stop", "TEXT", OPT_LIST, offsetof(cli_session, stop),                                     \
+      .help = "end before this text; may be repeated" },                                           \
+    { "--ctx", "N", OPT_INT, offsetof(cli_session, ctx), .min = 1, .max = INT_MAX,                 \
+      .help = "context in tokens (default: the trained one, at most 8192)" },                      \
+    { "--draft", "WHEN", OPT_CHOICE, offsetof(cli_session, draft), .choices = "auto|off|always",   \
+      .help = "compute tokens ahead where the text repeats itself; the output is the same: while " \
+              "that is faster (auto, default), never, always" },                                   \
+    ENGINE_OPTIONS(cli_session),                                                                   \
+    { "--stats", NULL, OPT_FLAG, offsetof(cli_session, stats), .help = stats_help }
 // clang-format on
 
 /* Checks the values that only the library knows (levels, backends) and takes INFER_CPU where --cpu
@@ -228,6 +248,10 @@ typedef struct cli_engine {
 int cli_engine_check(const cli_command *c, cli_engine *e);
 /* The library's options with what the user chose; sizes are left to the command. */
 infer_engine_options cli_engine_options(const cli_engine *e);
+/* Checks and settles s (cli_engine_check, cli_settle_sampling, --stop). Returns an exit code. */
+int cli_session_check(const cli_command *c, cli_session *s, const infer_sampling *usual);
+/* The library's options with what the user chose. s must outlive the session. */
+infer_session_options cli_session_options(const cli_session *s);
 /* Where a model's name leads: a path, a name in the store, or `default`. *path is the caller's
  * (mem_free). Returns an exit code, having named the nearest where nothing is found. */
 int cli_model_path(char **path, const char *name);

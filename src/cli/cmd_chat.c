@@ -24,12 +24,8 @@
 #define CHAT_BUNDLE "smollm2"
 
 typedef struct chat_options {
-    cli_engine engine;
-    infer_sampling sampling;
-    int n, ctx;
+    cli_session s;
     const char *system, *given;
-    cli_list stop;
-    bool stats;
 } chat_options;
 
 static const cli_option options[] = {
@@ -37,16 +33,10 @@ static const cli_option options[] = {
       .help = "a system message that begins the conversation" },
     { "--chat-template", "TEXT|FILE", OPT_TEXT, offsetof(chat_options, given),
       .help = "use this template in place of the model's" },
-    { "-n", "N", OPT_INT, offsetof(chat_options, n), .min = -1, .max = INT_MAX,
+    { "-n", "N", OPT_INT, offsetof(chat_options, s.n), .min = -1, .max = INT_MAX,
       .help = "most tokens of an answer (default: -1, until its end or a full context)" },
-    SAMPLING_OPTIONS(chat_options, "0.7", "0: off (default: 0.05)"),
-    { "--stop", "TEXT", OPT_LIST, offsetof(chat_options, stop),
-      .help = "end an answer before this text; may be repeated" },
-    { "--ctx", "N", OPT_INT, offsetof(chat_options, ctx), .min = 1, .max = INT_MAX,
-      .help = "context in tokens (default: the trained one, at most 8192)" },
-    ENGINE_OPTIONS(chat_options),
-    { "--stats", NULL, OPT_FLAG, offsetof(chat_options, stats),
-      .help = "speed and memory, on standard error after each answer" },
+    SESSION_OPTIONS("0.7", "0: off (default: 0.05)",
+                    "speed and memory, on standard error after each answer"),
     { "--engine", "NAME", OPT_LATER, 0, .help = "" },
     { "--gpu-layers", "N", OPT_LATER, 0, .help = "" },
     { 0 },
@@ -125,13 +115,15 @@ static infer_stats since(infer_stats now, const infer_stats *before)
     now.n_generated -= before->n_generated;
     now.prompt_s -= before->prompt_s;
     now.generate_s -= before->generate_s;
+    now.n_drafted -= before->n_drafted;
+    now.n_accepted -= before->n_accepted;
     return now;
 }
 
 static void show_stats(const chat *c, FILE *f)
 {
     infer_engine_info info = infer_engine_describe(infer_session_engine(c->session));
-    cli_print_stats(f, &c->last, &info, c->o->sampling.temperature);
+    cli_print_stats(f, &c->last, &info, c->o->s.sampling.temperature);
     fprintf(f, "context     %d of %d tokens, %zu messages\n",
             infer_sequence_length(infer_session_sequence(c->session)), info.n_ctx, c->talk.n);
 }
@@ -173,7 +165,7 @@ static int converse(chat *c, const char *text)
         c->last = since(infer_session_stats(c->session), &before);
         st = conversation_add(&c->talk, "assistant", c->answer, &err);
         if (!st && !c->stopped) tell_end(c);
-        if (!st && c->o->stats) show_stats(c, stderr);
+        if (!st && c->o->s.stats) show_stats(c, stderr);
     }
     if (c->talk.n && !strcmp(c->talk.v[c->talk.n - 1].role, "user")) conversation_drop(&c->talk);
     if (!st && c->editor) putchar('\n');
@@ -425,19 +417,8 @@ static int hold(const infer_model *model, const char *name, const chat_options *
     if (!tok) return EXIT_FAILED;
     chat c = { .o = o };
     infer_error err = { 0 };
-    infer_session_options so = {
-        .n_ctx = o->ctx,
-        .n_threads = o->engine.threads,
-        .max_tokens = o->n > 0 ? o->n : 0,
-        .backend = o->engine.backend,
-        .cpu_level = o->engine.cpu,
-        .kv_type = o->engine.kv_type,
-        .exact = o->engine.exact,
-        .sampling = o->sampling,
-        .stop = o->stop.v,
-        .log = cli_log,
-        .progress = show_progress,
-    };
+    infer_session_options so = cli_session_options(&o->s);
+    so.progress = show_progress;
     int code = cli_template_open(&c.t, tok, o->given, name);
     if (!code && infer_session_new(&c.session, model, &so, &err)) code = cli_fail(&err);
     if (!code && o->system && conversation_add(&c.talk, "system", o->system, &err))
@@ -480,19 +461,16 @@ static int run(int argc, char **argv)
     const infer_sampling usual = {
         .temperature = 0.7f, .top_p = 1, .min_p = 0.05f, .repeat_penalty = 1, .repeat_window = 64
     };
-    chat_options o = { .n = -1, .sampling = usual };
+    chat_options o = { .s = { .n = -1, .sampling = usual } };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_chat, &o, &args, argc, argv, &code)) return code;
-    if ((code = cli_engine_check(&cmd_chat, &o.engine))) return code;
-    if (!o.n) return cli_usage(&cmd_chat, "-n: expected -1 or at least 1, found '0'");
-    for (int i = 0; i < o.stop.n; i++)
-        if (!*o.stop.v[i]) return cli_usage(&cmd_chat, "--stop: expected a text, found ''");
+    if (!o.s.n) return cli_usage(&cmd_chat, "-n: expected -1 or at least 1, found '0'");
     if (o.system && !utf8_valid(o.system, strlen(o.system)))
         return cli_usage(&cmd_chat, "--system: not valid UTF-8");
-    cli_settle_sampling(&o.sampling, &usual);
+    if ((code = cli_session_check(&cmd_chat, &o.s, &usual))) return code;
     infer_model *model;
-    if ((code = open_model(&model, args.v[0], &o.engine))) return code;
+    if ((code = open_model(&model, args.v[0], &o.s.engine))) return code;
     code = hold(model, args.v[0], &o);
     infer_model_close(model);
     return code;

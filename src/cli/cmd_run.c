@@ -11,26 +11,16 @@
 #include "cli/cli.h"
 
 typedef struct run_options {
-    cli_engine engine;
-    infer_sampling sampling;
-    int n, ctx;
-    cli_list stop;
-    bool ignore_eos, stats, json;
+    cli_session s;
+    bool json;
 } run_options;
 
 static const cli_option options[] = {
-    { "-n", "N", OPT_INT, offsetof(run_options, n), .min = -1, .max = INT_MAX,
+    { "-n", "N", OPT_INT, offsetof(run_options, s.n), .min = -1, .max = INT_MAX,
       .help = "most tokens to generate (default: -1, until the end or a full context)" },
-    SAMPLING_OPTIONS(run_options, "0", "0: off (default)"),
-    { "--stop", "TEXT", OPT_LIST, offsetof(run_options, stop),
-      .help = "end before this text; may be repeated" },
-    { "--ignore-eos", NULL, OPT_FLAG, offsetof(run_options, ignore_eos),
+    { "--ignore-eos", NULL, OPT_FLAG, offsetof(run_options, s.ignore_eos),
       .help = "go on after the model's end token" },
-    { "--ctx", "N", OPT_INT, offsetof(run_options, ctx), .min = 1, .max = INT_MAX,
-      .help = "context in tokens (default: the trained one, at most 8192)" },
-    ENGINE_OPTIONS(run_options),
-    { "--stats", NULL, OPT_FLAG, offsetof(run_options, stats),
-      .help = "speed and memory, on standard error at the end" },
+    SESSION_OPTIONS("0", "0: off (default)", "speed and memory, on standard error at the end"),
     { "--json", NULL, OPT_FLAG, offsetof(run_options, json),
       .help = "one JSON object at the end in place of streamed text" },
     { "--engine", "NAME", OPT_LATER, 0, .help = "" },
@@ -58,6 +48,8 @@ static int print_json(const char *model, const char *text, size_t n, const infer
                   (json_int_t)cli_peak_memory(), "mapped_bytes", (json_int_t)s->mapped_bytes,
                   "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes,
                   "backend", e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
+    json_object_set_new(j, "n_drafted", json_integer(s->n_drafted));
+    json_object_set_new(j, "n_accepted", json_integer(s->n_accepted));
     if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));
     return cli_json_print(j);
 }
@@ -101,24 +93,6 @@ static infer_status feed(infer_session *session, const infer_tokenizer *tok, con
     return st;
 }
 
-static infer_session_options session_options(const run_options *o)
-{
-    return (infer_session_options){
-        .n_ctx = o->ctx,
-        .n_threads = o->engine.threads,
-        .max_tokens = o->n > 0 ? o->n : 0,
-        .backend = o->engine.backend,
-        .cpu_level = o->engine.cpu,
-        .kv_type = o->engine.kv_type,
-        .exact = o->engine.exact,
-        .ignore_eos = o->ignore_eos,
-        .sampling = o->sampling,
-        .stop = o->stop.v,
-        .log = cli_log,
-        .progress = show_progress,
-    };
-}
-
 // What follows the text: its last newline, the JSON object, the statistics.
 static int conclude(infer_session *session, const char *name, const run_options *o,
                     const collected *all, int code)
@@ -126,14 +100,14 @@ static int conclude(infer_session *session, const char *name, const run_options 
     if (!o->json && isatty(STDOUT_FILENO)) putchar('\n');
     code = cli_flush(code);
     infer_stats stats = infer_session_stats(session);
-    if (o->n == 0) stats.finish = INFER_FINISH_LENGTH;
+    if (o->s.n == 0) stats.finish = INFER_FINISH_LENGTH;
     infer_engine_info info = infer_engine_describe(infer_session_engine(session));
     if (o->json) {
         int printed = print_json(name, all->text ? all->text : "", all->n, &stats, &info,
-                                 o->sampling.temperature);
+                                 o->s.sampling.temperature);
         if (!code) code = printed;
     }
-    if (o->stats) cli_print_stats(stderr, &stats, &info, o->sampling.temperature);
+    if (o->s.stats) cli_print_stats(stderr, &stats, &info, o->s.sampling.temperature);
     return code;
 }
 
@@ -142,7 +116,8 @@ static int complete(const infer_model *model, const char *name, const run_option
 {
     const infer_tokenizer *tok = cli_tokenizer(model, name);
     if (!tok) return EXIT_FAILED;
-    infer_session_options so = session_options(o);
+    infer_session_options so = cli_session_options(&o->s);
+    so.progress = show_progress;
     infer_session *session;
     infer_error err = { 0 };
     if (infer_session_new(&session, model, &so, &err)) return cli_fail(&err);
@@ -150,7 +125,7 @@ static int complete(const infer_model *model, const char *name, const run_option
     collected all = { 0 };
     int code = feed(session, tok, prompt, n, &err) ? cli_fail(&err) : EXIT_DONE;
     cli_progress_end();
-    if (!code && o->n != 0) code = generate(session, o, &all);
+    if (!code && o->s.n != 0) code = generate(session, o, &all);
     if (!code && cli_interrupted()) code = EXIT_INTERRUPTED;
     // An interrupted answer is shown as far as it came.
     if (!code || code == EXIT_INTERRUPTED) code = conclude(session, name, o, &all, code);
@@ -163,16 +138,13 @@ static int complete(const infer_model *model, const char *name, const run_option
 static int run(int argc, char **argv)
 {
     const infer_sampling usual = { .top_p = 1, .repeat_penalty = 1, .repeat_window = 64 };
-    run_options o = { .n = -1, .sampling = usual };
+    run_options o = { .s = { .n = -1, .sampling = usual } };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_run, &o, &args, argc, argv, &code)) return code;
-    if ((code = cli_engine_check(&cmd_run, &o.engine))) return code;
-    for (int i = 0; i < o.stop.n; i++)
-        if (!*o.stop.v[i]) return cli_usage(&cmd_run, "--stop: expected a text, found ''");
-    cli_settle_sampling(&o.sampling, &usual);
+    if ((code = cli_session_check(&cmd_run, &o.s, &usual))) return code;
     infer_model *model;
-    if ((code = cli_model_open(&model, args.v[0], &o.engine))) return code;
+    if ((code = cli_model_open(&model, args.v[0], &o.s.engine))) return code;
     char *input = NULL;
     const char *prompt = args.v[1];
     size_t n = prompt ? strlen(prompt) : 0;

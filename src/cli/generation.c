@@ -1,6 +1,6 @@
 /*
- * generation.c: what the commands that generate text share: the meaning of the sampling options and
- * the statistics.
+ * generation.c: what the commands that generate text share: the meaning of their options and the
+ * statistics.
  */
 #include <string.h>
 #include <sys/random.h>
@@ -23,6 +23,38 @@ void cli_settle_sampling(infer_sampling *s, const infer_sampling *usual)
     uint32_t fresh;
     if (!s->seed && s->temperature > 0 && getrandom(&fresh, sizeof fresh, 0) == sizeof fresh)
         s->seed = fresh ? fresh : 1;
+}
+
+int cli_session_check(const cli_command *c, cli_session *s, const infer_sampling *usual)
+{
+    int code = cli_engine_check(c, &s->engine);
+    if (code) return code;
+    for (int i = 0; i < s->stop.n; i++)
+        if (!*s->stop.v[i]) return cli_usage(c, "--stop: expected a text, found ''");
+    cli_settle_sampling(&s->sampling, usual);
+    return EXIT_DONE;
+}
+
+infer_session_options cli_session_options(const cli_session *s)
+{
+    bool off = s->draft && !strcmp(s->draft, "off"),
+         always = s->draft && !strcmp(s->draft, "always");
+    return (infer_session_options){
+        .n_ctx = s->ctx,
+        .n_threads = s->engine.threads,
+        .max_tokens = s->n > 0 ? s->n : 0,
+        .backend = s->engine.backend,
+        .cpu_level = s->engine.cpu,
+        .kv_type = s->engine.kv_type,
+        .exact = s->engine.exact,
+        .ignore_eos = s->ignore_eos,
+        .sampling = s->sampling,
+        .stop = s->stop.v,
+        .log = cli_log,
+        .draft = off      ? -1
+                 : always ? 7
+                          : 0,
+    };
 }
 
 const char *cli_finish_name(infer_finish f)
@@ -56,6 +88,8 @@ void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, 
     fprintf(f, "generation  %7d %10.3f %10.1f %10.1f\n", s->n_generated, s->generate_s, tg,
             tg * (double)s->bytes_per_token / 1e9);
     fprintf(f, "first token         %10.3f\n", s->first_token_s);
+    if (s->n_drafted)
+        fprintf(f, "drafts      %7d, %d of them right\n", s->n_drafted, s->n_accepted);
     fprintf(f, "memory      %s resident at most\n", cli_bytes(peak, cli_peak_memory()));
     fprintf(f, "reserved    %s file, %s KV cache, %s work\n", cli_bytes(mapped, s->mapped_bytes),
             cli_bytes(kv, s->kv_bytes), cli_bytes(work, s->work_bytes));

@@ -56,7 +56,8 @@ infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_mo
         // Every sequence may hold one tile that is partly filled, and a copy while it is shared.
         long long full = (long long)tiles_for(n_tokens) + max_sequences;
         int window = plan->window < n_ctx ? plan->window : n_ctx;
-        long long windowed = (long long)max_sequences * (tiles_for(window + max_rows) + 2);
+        long long windowed =
+            (long long)max_sequences * (tiles_for(window + KV_BACK + max_rows) + 2);
         long long n = plan->window && windowed < full ? windowed : full;
         if (n > INT32_MAX)
             return error_set(err, INFER_LIMIT, "kv cache: %lld tiles are too many", n);
@@ -208,7 +209,8 @@ void kv_commit(kv_cache *c, kv_sequence *s, int n)
     s->length += n;
     for (int l = 0; l < c->n_layers; l++) {
         if (!owns(c, l)) continue;
-        int keep = first_visible(&c->pools[l], s->length) / KV_TILE;
+        int last = s->length > KV_BACK ? s->length - KV_BACK : 0; // what may become the end
+        int keep = first_visible(&c->pools[l], last) / KV_TILE;
         for (int i = keep - 1; i >= 0 && s->layers[l].tile[i] >= 0; i--)
             drop(&c->pools[l], &s->layers[l], i);
     }

@@ -17,6 +17,8 @@
 #include "compute/backend.h"
 #include "models/model.h"
 
+#define KV_BACK 16 // positions at the end that can always be cut off again
+
 typedef struct kv_pool {
     int n_kv_heads, head_dim, head_dim_v, window;
     size_t k_bytes, v_bytes; // of a tile

@@ -2,6 +2,12 @@
  * session.c: the simple face: an engine with one sequence, a sampler, the tokenizer's stream and
  * stop strings. Everything is allocated before the first token.
  *
+ * Drafts: a step may compute guessed tokens after the last one (draft.h). Their rows then wait:
+ * each call samples from the next row's logits, as it would after a step of its own, and goes on to
+ * the row after it where the guess was what came out; the first wrong guess takes the rest out of
+ * the sequence. So a draft changes nothing but the time, and what was never asked for is never
+ * drawn.
+ *
  * Text held back: the stream holds incomplete UTF-8, and `pending` the tail that may still become a
  * stop string. What infer_session_next returns can therefore never have to be taken back.
  */
@@ -11,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "inference/draft.h"
 #include "inference/engine.h"
 #include "models/chat.h"
 
@@ -34,7 +41,11 @@ struct infer_session {
     int32_t *ids;        // [n_ctx] what the sequence holds
     infer_template *own; // the model's chat template, compiled at its first use
     bool have_logits, flushed;
-    int last_row;    // of the last step: the row whose logits come next
+    int last_row; // of the last step: the row whose logits come next; -1: rows[0] is yet to be fed
+    int n_drafts; // rows after it, in the sequence but not yet known to be right
+    int n_held;   // of the last draft
+    bool is_drafted; // last_row is a drafted token that is right; its logits were not yet asked for
+    draft *draft;    // NULL: none are made
     int n_generated; // since the prompt
     atomic_int cancel;
     infer_stats stats;
@@ -111,6 +122,7 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
         s->ids = mem_alloc((size_t)s->engine->n_ctx, sizeof *s->ids);
         if (!s->rows || !s->pending || !s->piece || !s->ids)
             st = error_set(err, INFER_NOMEM, "session: out of memory");
+        if (!st && s->o.draft >= 0) st = draft_new(&s->draft, s->engine->n_ctx, err);
     }
     if (st) {
         infer_session_free(s);
@@ -135,11 +147,54 @@ void infer_session_free(infer_session *s)
     for (int i = 0; i < s->n_stops; i++)
         mem_free(s->stops[i]);
     infer_template_free(s->own);
+    draft_free(s->draft);
     mem_free(s->ids);
     mem_free(s->rows);
     mem_free(s->pending);
     mem_free(s->piece);
     mem_free(s);
+}
+
+/* ---- drafts ---- */
+
+/* Takes unverified tokens out of the sequence; `wrong`: the first of them was. */
+static void drop_drafts(infer_session *s, bool wrong)
+{
+    if (s->draft) draft_held(s->draft, s->n_held, wrong);
+    s->n_held = 0;
+    if (!s->n_drafts) return;
+    // Never refused: the cache keeps what its last DRAFT_MOST positions see.
+    infer_sequence_truncate(s->seq, s->seq->kv.length - s->n_drafts, NULL);
+    s->n_drafts = 0;
+}
+
+/* Forgets the text from position n on, where the cache still can. */
+static infer_status cut(infer_session *s, int n)
+{
+    drop_drafts(s, false);
+    s->is_drafted = false;
+    infer_status st = infer_sequence_truncate(s->seq, n, NULL);
+    if (!st && s->draft) draft_cut(s->draft, n);
+    return st;
+}
+
+/* Guesses after rows[0]; returns their number. */
+static int add_drafts(infer_session *s)
+{
+    if (!s->draft) return 0;
+    int32_t guess[DRAFT_MOST];
+    int n = s->seq->kv.length, most = s->o.draft > 0 ? s->o.draft : DRAFT_MOST;
+    int room = s->engine->n_ctx - n - 1;
+    if (most > room) most = room;
+    if (most > s->engine->max_rows - 1) most = s->engine->max_rows - 1;
+    // Tokens that may still be made, of which a step without drafts makes one.
+    if (s->o.max_tokens && most > s->o.max_tokens - s->n_generated - 1)
+        most = s->o.max_tokens - s->n_generated - 1;
+    s->ids[n] = s->rows[0].token;
+    most = draft_propose(s->draft, guess, s->ids, n + 1, most, s->o.draft > 0);
+    for (int i = 0; i < most; i++)
+        s->rows[i + 1] = (infer_row){ .seq = s->seq, .token = guess[i], .want = INFER_WANT_LOGITS };
+    return most;
 }
 
 /* ---- prompt ---- */
@@ -153,6 +208,22 @@ static infer_status feed(infer_session *s, int n, infer_error *err)
     return st;
 }
 
+/* The last token, which is yet to be fed, and what may follow it. */
+static infer_status feed_owed(infer_session *s, infer_error *err)
+{
+    int n = add_drafts(s);
+    double from = now();
+    infer_status st = feed(s, n + 1, err);
+    if (st) return st;
+    if (s->draft) draft_timed(s->draft, n, now() - from);
+    s->last_row = 0;
+    s->is_drafted = false;
+    s->n_drafts = n;
+    s->n_held = 0;
+    s->stats.n_drafted += n;
+    return INFER_OK;
+}
+
 static void forget_cancel(infer_session *s)
 {
     atomic_store(&s->cancel, 0);
@@ -162,6 +233,7 @@ static void forget_cancel(infer_session *s)
 infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size_t n,
                                       infer_error *err)
 {
+    drop_drafts(s, false);
     int length = s->seq->kv.length, n_ctx = s->engine->n_ctx;
     if (!n) return error_set(err, INFER_ARGUMENT, "prompt: it has no tokens");
     // The last generated id is part of the text, but was not fed yet.
@@ -194,11 +266,12 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
         infer_status st = feed(s, rows, err);
         if (st) { // as before the call, where the cache still can
             if (st == INFER_CANCELLED) forget_cancel(s);
-            infer_sequence_truncate(s->seq, length, NULL);
+            cut(s, length);
             return st;
         }
         done += (size_t)rows;
         s->last_row = rows - 1;
+        s->is_drafted = false;
         if (s->o.progress) s->o.progress((int)done, (int)n, s->o.progress_user);
     }
     for (size_t i = 0; i < n; i++)
@@ -242,7 +315,7 @@ infer_status infer_session_prompt(infer_session *s, const char *text, infer_erro
 
 void infer_session_clear(infer_session *s)
 {
-    infer_sequence_truncate(s->seq, 0, NULL); // from position 0 nothing is needed
+    cut(s, 0); // from position 0 nothing is needed
     sampler_forget(s->sampler);
     forget_cancel(s);
     s->have_logits = s->flushed = false;
@@ -272,10 +345,11 @@ static infer_status feed_conversation(infer_session *s, const int32_t *ids, size
     if (n > (size_t)s->engine->n_ctx)
         return error_set(err, INFER_LIMIT, "chat: %zu tokens do not fit a context of %d", n,
                          s->engine->n_ctx);
+    drop_drafts(s, false);
     int k = reusable(s, ids, n);
-    if (infer_sequence_truncate(s->seq, k, NULL)) { // a window has dropped what is needed
+    if (cut(s, k)) { // a window has dropped what is needed
         k = 0;
-        infer_sequence_truncate(s->seq, 0, NULL);
+        cut(s, 0);
     }
     s->have_logits = false;
     s->last_row = 0;
@@ -326,8 +400,28 @@ static bool ends(const infer_session *s, int32_t id)
 static int32_t finish(infer_session *s, infer_finish why, infer_error *err)
 {
     s->stats.finish = why;
+    drop_drafts(s, false);
     error_clear(err);
     return -1;
+}
+
+/* id is what comes next: a row that is there already, or one that is owed. */
+static void go_on(infer_session *s, int32_t id)
+{
+    // Counted by positions: the id just made takes one, whether or not it will be fed.
+    if (s->seq->kv.length - s->n_drafts + 1 >= s->engine->n_ctx)
+        s->stats.finish = INFER_FINISH_LENGTH;
+    s->is_drafted = s->n_drafts && s->rows[s->last_row + 1].token == id;
+    if (s->is_drafted) {
+        s->last_row++;
+        s->n_drafts--;
+        s->n_held++;
+        s->stats.n_accepted++;
+        return;
+    }
+    drop_drafts(s, s->n_drafts > 0);
+    s->rows[0] = (infer_row){ .seq = s->seq, .token = id, .want = INFER_WANT_LOGITS };
+    s->last_row = -1;
 }
 
 int32_t infer_session_next_id(infer_session *s, infer_error *err)
@@ -344,19 +438,19 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
     if (s->o.max_tokens && s->n_generated >= s->o.max_tokens)
         return finish(s, INFER_FINISH_LENGTH, err);
     // A prompt that fills the context leaves no position for an answer.
-    if (s->last_row >= 0 && s->seq->kv.length >= s->engine->n_ctx)
+    if (s->last_row >= 0 && s->seq->kv.length - s->n_drafts >= s->engine->n_ctx)
         return finish(s, INFER_FINISH_LENGTH, err);
     double from = now();
     if (s->last_row < 0) { // the last id is not yet in the sequence
-        infer_status st = feed(s, 1, err);
+        infer_status st = feed_owed(s, err);
         if (st == INFER_CANCELLED) {
             forget_cancel(s);
             return finish(s, INFER_FINISH_CANCELLED, err);
         }
         if (st) return -1;
-        s->last_row = 0;
     }
     int32_t id = infer_sample(s->sampler, infer_logits(s->engine, s->last_row));
+    s->is_drafted = false;
     if (id < 0) {
         error_set(err, INFER_INTERNAL, "%s: every logit is not a number", s->model->path);
         return -1;
@@ -368,10 +462,7 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
     s->n_generated++;
     s->stats.n_generated++;
     infer_sampler_accept(s->sampler, id);
-    s->rows[0] = (infer_row){ .seq = s->seq, .token = id, .want = INFER_WANT_LOGITS };
-    s->last_row = -1;
-    // Counted by positions: the id just made takes one, whether or not it will be fed.
-    if (s->seq->kv.length + 1 >= s->engine->n_ctx) s->stats.finish = INFER_FINISH_LENGTH;
+    go_on(s, id);
     error_clear(err);
     return id;
 }
@@ -432,7 +523,7 @@ const char *infer_session_next(infer_session *s, infer_error *err)
         size_t stop = find_stop(s);
         if (stop < s->n_pending) {
             s->n_pending = stop;
-            s->stats.finish = INFER_FINISH_STOP;
+            finish(s, INFER_FINISH_STOP, err);
             id = -1;
         }
         s->flushed = id < 0;
@@ -446,7 +537,17 @@ const char *infer_session_next(infer_session *s, infer_error *err)
 
 infer_finish infer_session_finish(const infer_session *s) { return s->stats.finish; }
 infer_engine *infer_session_engine(infer_session *s) { return s->engine; }
-infer_sequence *infer_session_sequence(infer_session *s) { return s->seq; }
+infer_sequence *infer_session_sequence(infer_session *s)
+{
+    drop_drafts(s, false);
+    if (s->is_drafted) { // as without drafts: the last token is yet to be fed
+        infer_sequence_truncate(s->seq, s->seq->kv.length - 1, NULL);
+        s->rows[0] = s->rows[s->last_row];
+        s->last_row = -1;
+        s->is_drafted = false;
+    }
+    return s->seq;
+}
 infer_stats infer_session_stats(const infer_session *s) { return s->stats; }
 
 void infer_session_cancel(infer_session *s)

@@ -97,3 +97,18 @@ def test_interrupt_keeps_what_was_made(models):
     out, err = p.communicate(timeout=30)
     assert p.returncode == 130 and (first + out).startswith(b",")
     assert b"cancelled" in err and b"\r" not in err
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("extra", [[], ["--temp", "0.4", "--top-k", "20", "--seed", "3"]])
+def test_drafts_change_nothing(models, which, extra):
+    """Past Gemma's window of 512, in text that is copied: drafts hold, and the text is the same."""
+    part = GPL3.read_text()[1000:3400]
+    prompt = f"{part}\n\nThe same text once more:\n\n{part[:300]}"
+    def run(draft):
+        r = infer("run", models[which], "-n", 100, "--json", "--draft", draft, *extra, stdin=prompt)
+        assert r.rc == 0, r.err
+        return json.loads(r.text)
+    off, auto, always = map(run, ("off", "auto", "always"))
+    assert off["text"] == auto["text"] == always["text"] and off["n_drafted"] == 0
+    assert always["n_accepted"] > (0 if extra else 30) and auto["n_accepted"] <= auto["n_drafted"]
