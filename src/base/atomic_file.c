@@ -1,9 +1,13 @@
 /* atomic_file.c: write beside, fsync, rename, fsync the folder. */
 #include "base/atomic_file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -18,6 +22,43 @@ void atomic_abandon(atomic_file *a)
     *a = (atomic_file){ 0 };
 }
 
+void atomic_mark(int fd) { (void)!flock(fd, LOCK_EX | LOCK_NB); }
+
+/* The process in "<pid>.tmp" or "<pid>.<n>.tmp"; 0 where the text is neither. */
+static long pid_of(const char *s)
+{
+    char *end;
+    long pid = *s >= '1' && *s <= '9' ? strtol(s, &end, 10) : 0, n = 0;
+    if (pid <= 0 || pid > INT32_MAX || *end != '.') return 0;
+    if (end[1] >= '0' && end[1] <= '9') n = strtol(end + 1, &end, 10);
+    return n >= 0 && !strcmp(end, ".tmp") ? pid : 0;
+}
+
+/* A process may be out of our sight (another container, another host): the lock tells of it too. */
+static void remove_left(int folder, const char *name, long pid)
+{
+    if (kill((pid_t)pid, 0) == 0 || errno != ESRCH) return;
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(folder, name, 0);
+    close(fd);
+}
+
+void atomic_clean(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t n = strlen(base);
+    char *folder = slash ? mem_strndup(path, (size_t)(slash - path) + 1) : mem_strdup(".");
+    DIR *d = folder && n ? opendir(folder) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        bool ours = !strncmp(e->d_name, base, n) && e->d_name[n] == '.';
+        long pid = ours ? pid_of(e->d_name + n + 1) : 0;
+        if (pid) remove_left(dirfd(d), e->d_name, pid);
+    }
+    if (d) closedir(d);
+    mem_free(folder);
+}
+
 infer_status atomic_open(atomic_file *a, const char *path, infer_error *err)
 {
     size_t room = strlen(path) + 32;
@@ -28,9 +69,13 @@ infer_status atomic_open(atomic_file *a, const char *path, infer_error *err)
         atomic_abandon(a);
         return error_set(err, INFER_NOMEM, "%s: out of memory", path);
     }
+    atomic_clean(path);
     snprintf(a->temp, room, "%s.%ld.tmp", path, (long)getpid());
     a->f = fopen(a->temp, "wb");
-    if (a->f) return INFER_OK;
+    if (a->f) {
+        atomic_mark(fileno(a->f));
+        return INFER_OK;
+    }
     infer_status st = error_set(err, errno == ENOENT ? INFER_NOT_FOUND : INFER_IO,
                                 "%s: cannot be written: %s", path, strerror(errno));
     atomic_abandon(a);

@@ -1,7 +1,7 @@
 /*
  * atomic_file.h: a file that appears whole or not at all: written beside its name, flushed to the
  * disk, renamed over it, and the folder flushed. A crash at any point leaves the old file or the
- * new one, at worst beside a NAME.<pid>.tmp.
+ * new one, at worst beside a NAME.<pid>.tmp, which the next one to write NAME removes.
  */
 #ifndef BASE_ATOMIC_FILE_H
 #define BASE_ATOMIC_FILE_H
@@ -14,6 +14,11 @@ typedef struct atomic_file {
     FILE *f; // to be written to; errors are seen at commit
     char *path, *temp;
 } atomic_file;
+
+/* Marks a temporary file, named PATH.<pid>.tmp or PATH.<pid>.<n>.tmp, as in use while fd is open. */
+void atomic_mark(int fd);
+/* Removes temporary files of `path` that nobody has in use: their process has ended. */
+void atomic_clean(const char *path);
 
 infer_status atomic_open(atomic_file *a, const char *path, infer_error *err);
 /* Ends a in either case; on failure the temporary file is gone and `path` as it was. */

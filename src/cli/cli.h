@@ -188,8 +188,8 @@ typedef struct cli_engine {
       .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)" }
 #define ENGINE_OPTIONS(T)                                                                          \
     MACHINE_OPTIONS(T),                                                                            \
-    { "--backend", "NAME", OPT_CHOICE, offsetof(T, engine.backend), .choices = "auto|cpu|cuda",    \
-      .help = "where to compute (default: auto)" },                                                \
+    { "--backend", "NAME", OPT_TEXT, offsetof(T, engine.backend),                                  \
+      .help = "where to compute: auto (default) or one that 'infer doctor' lists" },               \
     { "--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = "f16|f32",          \
       .help = "type of the KV cache (default: f16; f32 with --exact)" },                           \
     { "--exact", NULL, OPT_FLAG, offsetof(T, engine.exact),                                        \

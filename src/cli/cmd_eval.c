@@ -102,8 +102,7 @@ static int read_prompt(const infer_model *model, const char *name, const eval_op
     const infer_tokenizer *tok = cli_tokenizer(model, name);
     if (!tok) return EXIT_FAILED;
     int32_t *made;
-    if (cli_prompt_ids(tok, &made, n, o->prompt, strlen(o->prompt), &err))
-        return cli_fail(&err);
+    if (cli_prompt_ids(tok, &made, n, o->prompt, strlen(o->prompt), &err)) return cli_fail(&err);
     *ids = mem_alloc(*n + 1, sizeof **ids);
     if (*ids) memcpy(*ids, made, *n * sizeof **ids);
     infer_free(made);
@@ -119,6 +118,35 @@ static int open_output(FILE **f, const char *path)
     if (!path) return EXIT_DONE;
     *f = fopen(path, "wb");
     return *f ? EXIT_DONE : cli_error(EXIT_FAILED, "%s: %s", path, strerror(errno));
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (!a || !b || stat(a, &x) || stat(b, &y)) return a && b && !strcmp(a, b);
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
+}
+
+// Two outputs in one file would be neither.
+static int check_outputs(const eval_options *o)
+{
+    const char *paths[] = { o->logits, o->hidden, o->attention.text };
+    static const char *const names[] = { "--logits", "--hidden", "--attention" };
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < i; k++)
+            if (same_file(paths[i], paths[k]))
+                return cli_usage(&cmd_eval, "%s and %s: both are %s", names[k], names[i], paths[k]);
+    return EXIT_DONE;
+}
+
+static int open_outputs(evaluation *v)
+{
+    const eval_options *o = v->o;
+    int code = check_outputs(o);
+    if (!code) code = open_output(&v->logits, o->logits);
+    if (!code) code = open_output(&v->hidden, o->hidden);
+    if (!code) code = open_output(&v->attention, o->attention.text);
+    return code ? code : check_outputs(o); // new ones may have been two names of one file
 }
 
 static infer_status write_floats(FILE *f, const char *path, const float *v, size_t n,
@@ -332,9 +360,7 @@ static int evaluate(const infer_model *model, const char *name, const eval_optio
     int code = read_prompt(model, name, o, &v.ids, &n);
     if (!code && n > 1 << 24) code = cli_usage(&cmd_eval, "%zu ids are too many", n);
     v.n = (int)n;
-    if (!code) code = open_output(&v.logits, o->logits);
-    if (!code) code = open_output(&v.hidden, o->hidden);
-    if (!code) code = open_output(&v.attention, o->attention.text);
+    if (!code) code = open_outputs(&v);
     if (!code && compute(&v, model, &err)) code = cli_fail(&err);
     cli_progress_end();
     code = close_output(v.logits, o->logits, code);

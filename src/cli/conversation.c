@@ -1,14 +1,13 @@
 /* conversation.c: see conversation.h. */
 #include "cli/conversation.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -76,36 +75,20 @@ static char *as_json(const conversation *c)
     return text;
 }
 
-static infer_status write_file(const char *path, const char *text, infer_error *err)
-{
-    FILE *f = fopen(path, "w");
-    if (!f) return error_set(err, INFER_IO, "%s: %s", path, strerror(errno));
-    errno = 0;
-    bool ok = fputs(text, f) >= 0 && putc('\n', f) != EOF && !fflush(f) && !fsync(fileno(f));
-    int why = errno;
-    if (fclose(f) && ok) ok = false, why = errno;
-    return ok ? INFER_OK : error_set(err, INFER_IO, "%s: %s", path, strerror(why));
-}
-
 infer_status conversation_save(const conversation *c, const char *path, infer_error *err)
 {
     struct stat st;
     if (!stat(path, &st) && !S_ISREG(st.st_mode))
         return error_set(err, INFER_IO, "%s: is there and is no file", path);
-    size_t n = strlen(path) + 32;
-    char *text = as_json(c), *temporary = mem_alloc(n, 1);
-    infer_status status = INFER_NOMEM;
-    if (text && temporary) {
-        snprintf(temporary, n, "%s.%d.tmp", path, (int)getpid());
-        status = write_file(temporary, text, err);
-        if (!status && rename(temporary, path))
-            status = error_set(err, INFER_IO, "%s: %s", path, strerror(errno));
-        if (status) unlink(temporary);
-    } else {
-        error_set(err, INFER_NOMEM, "%s: out of memory", path);
+    char *text = as_json(c);
+    atomic_file a;
+    if (!text) return error_set(err, INFER_NOMEM, "%s: out of memory", path);
+    infer_status status = atomic_open(&a, path, err);
+    if (!status) {
+        fprintf(a.f, "%s\n", text);
+        status = atomic_commit(&a, err);
     }
     free(text);
-    mem_free(temporary);
     return status;
 }
 

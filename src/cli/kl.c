@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -238,33 +238,26 @@ kl_figures kl_result(kl_base *b)
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 struct kl_writer {
-    char *path, *temporary;
-    FILE *f;
+    atomic_file out;
     size_t n_vocab;
 };
 
 static infer_status write_error(const kl_writer *w, infer_error *err)
 {
     const char *why = errno == ENOSPC || errno == EFBIG ? "No space left" : strerror(errno);
-    return error_set(err, INFER_IO, "%s: %s", w->path, why);
+    return error_set(err, INFER_IO, "%s: %s", w->out.path, why);
 }
 
 static infer_status put(kl_writer *w, const void *p, size_t size, size_t n, infer_error *err)
 {
     errno = 0;
-    return fwrite(p, size, n, w->f) == n ? INFER_OK : write_error(w, err);
+    return fwrite(p, size, n, w->out.f) == n ? INFER_OK : write_error(w, err);
 }
 
 static infer_status save_begin(kl_writer *w, const char *path, const kl_text *t, infer_error *err)
 {
-    size_t size = strlen(path) + 40;
     w->n_vocab = (size_t)t->n_vocab;
-    w->path = mem_strdup(path);
-    w->temporary = mem_alloc(size, 1);
-    if (!w->path || !w->temporary) return error_set(err, INFER_NOMEM, "%s: out of memory", path);
-    snprintf(w->temporary, size, "%s.%ld.tmp", path, (long)getpid());
-    w->f = fopen(w->temporary, "wb");
-    if (!w->f) return error_set(err, INFER_IO, "%s: %s", path, strerror(errno));
+    if (atomic_open(&w->out, path, err)) return err->code;
     uint8_t head[HEADER] = MAGIC;
     const uint32_t numbers[] = { (uint32_t)t->n_vocab, (uint32_t)t->n_ctx, (uint32_t)t->n_chunks };
     for (int i = 0; i < 12; i++)
@@ -290,23 +283,11 @@ infer_status kl_save(kl_writer *w, const float *logits, infer_error *err)
     return put(w, logits, sizeof *logits, w->n_vocab, err);
 }
 
-infer_status kl_save_end(kl_writer *w, infer_error *err)
-{
-    errno = 0;
-    if (fflush(w->f) || fsync(fileno(w->f))) return write_error(w, err);
-    int bad = fclose(w->f);
-    w->f = NULL;
-    if (bad || rename(w->temporary, w->path)) return write_error(w, err);
-    w->temporary[0] = 0;
-    return INFER_OK;
-}
+infer_status kl_save_end(kl_writer *w, infer_error *err) { return atomic_commit(&w->out, err); }
 
 void kl_writer_free(kl_writer *w)
 {
     if (!w) return;
-    if (w->f) fclose(w->f);
-    if (w->temporary && w->temporary[0]) unlink(w->temporary);
-    mem_free(w->path);
-    mem_free(w->temporary);
+    atomic_abandon(&w->out);
     mem_free(w);
 }

@@ -213,14 +213,18 @@ static int check_level(const cli_command *c, const char *level, const char *from
 static int check_backend(const cli_command *c, const char *backend)
 {
     const char *summary, *name;
+    char known[256] = "auto";
     bool here;
     for (int i = 0; (name = infer_backend_name(i, &here, &summary)); i++) {
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "|%s", name);
         if (strcmp(name, backend)) continue;
         if (here) return EXIT_DONE;
         return cli_error(EXIT_FAILED, "--backend: %s cannot run here: %s", name, summary);
     }
-    (void)c;
-    return cli_error(EXIT_FAILED, "--backend: this build has no %s", backend);
+    if (!strcmp(backend, "cuda")) // known, but left out of this build
+        return cli_error(EXIT_FAILED, "--backend: this build has no cuda, expected %s", known);
+    return cli_usage(c, "--backend: expected %s, found '%s'", known, backend);
 }
 
 int cli_engine_check(const cli_command *c, cli_engine *e)

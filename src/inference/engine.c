@@ -325,6 +325,10 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
         infer_engine_free(e);
         return st;
     }
+    if (model->n_ctx_train > 0 && e->n_ctx > model->n_ctx_train)
+        log_line(&e->log, INFER_LOG_WARN,
+                 "%s: a context of %d, trained on %d: answers get worse past that", model->path,
+                 e->n_ctx, model->n_ctx_train);
     e->be->device_info(e->dev, e->device_text, sizeof e->device_text);
     *out = e;
     return error_clear(err);

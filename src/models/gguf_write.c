@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "models/names.h"
@@ -236,10 +237,14 @@ infer_status gguf_writer_new(gguf_writer **out, const char *path, infer_error *e
 static infer_status create(gguf_writer *w, infer_error *err)
 {
     size_t size = strlen(w->path) + 40;
+    atomic_clean(w->path); // what a process that was killed has left
     for (int i = 0; i < TRIES; i++) {
         snprintf(w->temporary, size, "%s.%ld.%d.tmp", w->path, (long)getpid(), i);
         w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd >= 0) return INFER_OK;
+        if (w->fd >= 0) {
+            atomic_mark(w->fd);
+            return INFER_OK;
+        }
         if (errno != EEXIST) break;
     }
     infer_status s = error_set(err, INFER_IO, "%s: %s", w->path, strerror(errno));

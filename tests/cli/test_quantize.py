@@ -258,3 +258,15 @@ def test_memory_is_bounded(tmp_path, large):
     p = subprocess.run(["python3", "-c", code, INFER, "quantize", large, tmp_path / "out.gguf", "Q8_0", "--threads", "2"],
                        stdout=subprocess.PIPE, check=True)
     assert int(p.stdout.split()[-1]) < 64 << 10
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    write(tmp_path / "in.gguf", model())
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    stale = [f"out.gguf.{dead.pid}.0.tmp", f"out.gguf.{dead.pid}.tmp"]
+    kept = [f"out.gguf.{os.getpid()}.0.tmp", f"other.gguf.{dead.pid}.0.tmp", "out.gguf.x.tmp", f"out.gguf.{dead.pid}.0.tmpx"]
+    for name in stale + kept:
+        (tmp_path / name).write_bytes(b"x")
+    assert infer("quantize", tmp_path / "in.gguf", tmp_path / "out.gguf", "q8_0").rc == 0
+    assert left(tmp_path) == sorted(kept + ["in.gguf", "out.gguf"])

@@ -63,6 +63,19 @@ def test_bad_values_are_named(option, value):
                   *([] if len(option) > 2 else [value])), option)
 
 
+def test_a_context_past_the_trained_one_is_told():
+    r = infer("run", GGUF, PROMPT, "-n", 8, "--ctx", 200)
+    assert r.rc == 0 and r.text == GREEDY and "warning" in r.err and "200" in r.err and "128" in r.err
+    assert infer("run", GGUF, PROMPT, "-n", 8, "--ctx", 128).err == ""
+
+
+def test_backends_are_those_of_the_build():
+    known = {b for line in re.findall(r"^(?:backends)? +(\w+): ", infer("doctor").text, re.M) for b in [line]}
+    r = infer("run", GGUF, PROMPT, "--backend", "tpu")
+    assert "cpu" in known and r.rc == 2 and {"auto", *known} == set(re.search(r"expected (\S+),", r.err)[1].split("|"))
+    assert "cuda" in known or "cuda" not in infer("run", "--help").text
+
+
 def test_limits_are_written_out():
     refused(infer("run", GGUF, PROMPT, "-n", "99999999999"), "a whole number from -1 to 2147483647,")
     refused(infer("run", GGUF, PROMPT, "--frequency-penalty", "nan"), "expected a finite number,")
