@@ -39,7 +39,8 @@ typedef struct infer_extract_options {
     int n_threads;     // 0: as engines
     int top_k;         // tokens kept for a feature; 0: 10
     int n_clusters;    // relation clusters (k-means); 0: none
-    void (*progress)(const infer_progress *p, void *user);
+    /* False stops: INFER_CANCELLED; what is done stays beside `out` for `resume`. Or NULL. */
+    bool (*progress)(const infer_progress *p, void *user);
     void *user;
     infer_log log; // warnings: tensors that are not taken over
 } infer_extract_options;

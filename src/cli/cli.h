@@ -32,6 +32,7 @@
     X(eval)                                                                                        \
     X(quantize)                                                                                    \
     X(convert)                                                                                     \
+    X(extract)                                                                                     \
     X(perplexity)                                                                                  \
     X(bench)                                                                                       \
     X(doctor)

@@ -140,11 +140,14 @@ struct loader {
     bool out_of_memory;
 };
 
+/* The settings are GGUF's, which leaves some things to the tensors to tell. */
+bool loader_gguf_settings(const loader *l);
+
 typedef enum bias_rule { BIAS_NONE, BIAS_OPTIONAL, BIAS_NEEDED } bias_rule;
 /* Of a bias that the config speaks of. GGUF does not: its tensors tell. */
 static inline bias_rule bias_rule_of(const loader *l, bool bias)
 {
-    return l->m->gguf ? BIAS_OPTIONAL : bias ? BIAS_NEEDED : BIAS_NONE;
+    return loader_gguf_settings(l) ? BIAS_OPTIONAL : bias ? BIAS_NEEDED : BIAS_NONE;
 }
 
 /* The weight [n_out, n_in] and its bias. */

@@ -35,7 +35,7 @@ static void stablelm_read(config_source *s, config *c)
 /* In GGUF files the tensors tell; the key of the parallel residual is set either way. */
 static void stablelm_plan(loader *l, layer_plan *p, int layer)
 {
-    if (l->m->gguf) {
+    if (loader_gguf_settings(l)) {
         l->c.shared_norm = l->c.parallel = !load_has(l, ROLE_FFN_NORM, layer);
         l->c.qk_norm = load_has(l, ROLE_Q_NORM, layer) ? QK_NORM_EACH_HEAD : QK_NORM_NONE;
     }

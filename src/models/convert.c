@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "models/arch.h"
+#include "models/places.h"
 
 /* What reading needs beside the output. */
 typedef struct conversion {
@@ -154,55 +155,10 @@ static infer_status put_keys(conversion *v, const config_source *s)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* What a tensor's name says. */
-typedef struct place {
-    tensor_role role;
-    int layer, expert;  // -1: none
-    const char *suffix; // ".weight", ".bias"
-} place;
-
-static int digits(const char **s)
-{
-    int n = 0;
-    if (**s < '0' || **s > '9') return -1;
-    for (; **s >= '0' && **s <= '9'; (*s)++) {
-        if (n > MAX_WIDTH) return -1;
-        n = n * 10 + (**s - '0');
-    }
-    return n;
-}
-
-static bool matches(place *p, const char *pattern, const char *prefix, const char *name)
-{
-    size_t n = strlen(prefix);
-    if (strncmp(name, prefix, n)) return false;
-    name += n;
-    *p = (place){ .layer = -1, .expert = -1, .suffix = ".weight" };
-    for (; *pattern && *pattern != '!'; pattern++) {
-        if (*pattern == '#' || *pattern == '@') {
-            int x = digits(&name);
-            if (x < 0) return false;
-            *(*pattern == '#' ? &p->layer : &p->expert) = x;
-        } else if (*name++ != *pattern) {
-            return false;
-        }
-    }
-    if (*pattern == '!') return !*name;
-    p->suffix = name;
-    return !strcmp(name, ".weight") || !strcmp(name, ".bias");
-}
-
 static bool find_place(const conversion *v, place *p, const char *name)
 {
-    for (int r = 0; r < ROLE_COUNT; r++) {
-        const tensor_name *n = arch_tensor_name(v->a, (tensor_role)r);
-        if (!n->hf) continue;
-        bool outer = n->hf[0] == '/';
-        if (!matches(p, n->hf + outer, outer ? v->l.outer : v->l.prefix, name)) continue;
-        p->role = (tensor_role)r;
-        return r == ROLE_SHARED_GATE_UP || arch_tensor_name(v->to, p->role)->gguf;
-    }
-    return false;
+    return place_find_hf(p, v->a, v->l.prefix, v->l.outer, name) &&
+           (p->role == ROLE_SHARED_GATE_UP || arch_tensor_name(v->to, p->role)->gguf);
 }
 
 static const char *gguf_name(conversion *v, tensor_role role, int layer, const char *suffix)
@@ -218,20 +174,6 @@ static const char *gguf_name(conversion *v, tensor_role role, int layer, const c
     }
     snprintf(out + at, sizeof(out) - at, "%s", *s == '!' ? "" : suffix);
     return arena_strndup(&v->m->mem, out, strlen(out));
-}
-
-static bool is_norm(tensor_role r)
-{
-    switch (r) {
-    case ROLE_FINAL_NORM:
-    case ROLE_ATTN_NORM:
-    case ROLE_POST_ATTN_NORM:
-    case ROLE_Q_NORM:
-    case ROLE_K_NORM:
-    case ROLE_FFN_NORM:
-    case ROLE_POST_FFN_NORM: return true;
-    default: return false;
-    }
 }
 
 static infer_status refuse(const conversion *v, const char *name, const char *why)
@@ -257,7 +199,7 @@ static void set_shape(out_tensor *t, const int64_t *dims, int n)
 static infer_status shape_by_role(conversion *v, out_tensor *t, const place *p, const char *name)
 {
     bool bias = !strcmp(p->suffix, ".bias");
-    if (is_norm(p->role) && !bias) t->add = v->norm_add;
+    if (role_is_norm(p->role) && !bias) t->add = v->norm_add;
     if ((p->role == ROLE_Q || p->role == ROLE_K) && v->permute) {
         t->permute_heads = p->role == ROLE_Q ? v->c.n_heads : v->c.n_kv_heads;
         if (t->n_dims == 1) { // a bias: each number is a row

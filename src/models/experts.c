@@ -312,7 +312,7 @@ bool layer_is_dense(const loader *l, int layer)
 {
     const moe_config *m = &l->c.moe;
     if (!m->n_experts) return true;
-    if (l->m->gguf) return !load_has(l, ROLE_ROUTER, layer);
+    if (loader_gguf_settings(l)) return !load_has(l, ROLE_ROUTER, layer);
     return layer < m->n_dense || (m->dense && m->dense[layer]);
 }
 

@@ -344,7 +344,8 @@ static void load_matrix(loader *l, tensor *out, tensor_role role, int layer, int
 {
     full_name name = name_of(l, role, layer, ".weight");
     tensor t;
-    if (!l->arch->hf_transposed || l->m->gguf)
+    bool ffn = role == ROLE_GATE || role == ROLE_UP || role == ROLE_DOWN;
+    if (!l->arch->hf_transposed || l->m->gguf || (l->m->dir && ffn))
         matrix_view(l, out, name.s, n_rows, n_cols, false);
     else if (matrix_view(l, &t, name.s, n_cols, n_rows, false))
         load_exchanged(l, out, &t, 0, 1);
@@ -538,13 +539,14 @@ infer_status loader_open(loader *l, infer_model *m, const arch *a, const config 
     l->used = mem_zero((size_t)n + 1, sizeof(*l->used));
     if (!l->used) return error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
     if (m->gguf) return INFER_OK;
-    for (int i = 0; i < COUNT_OF(prefixes); i++) {
+    int chosen = 0; // the usual one, for the message that the embedding is missing
+    for (int i = COUNT_OF(prefixes) - 1; i >= 0; i--) {
         l->prefix = prefixes[i].text;
         l->outer = prefixes[i].outer;
-        if (exists(l, name_of(l, ROLE_EMBED, 0, ".weight").s)) return INFER_OK;
+        if (exists(l, name_of(l, ROLE_EMBED, 0, ".weight").s)) chosen = i;
     }
-    l->prefix = prefixes[0].text; // the usual one, for the message that the embedding is missing
-    l->outer = prefixes[0].outer;
+    m->prefix = l->prefix = prefixes[chosen].text;
+    m->outer = l->outer = prefixes[chosen].outer;
     return INFER_OK;
 }
 
@@ -613,6 +615,8 @@ static void warn_unused(const loader *l)
         log_line(&m->log, INFER_LOG_WARN, "%s: %d tensors are unknown to %s and not used: %s%s",
                  m->path, n_unused, l->arch->name, text, n_unused > 3 ? ", …" : "");
 }
+
+bool loader_gguf_settings(const loader *l) { return l->m->gguf || l->m->meta; }
 
 infer_status loader_close(loader *l, infer_error *err)
 {

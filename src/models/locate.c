@@ -98,11 +98,13 @@ infer_status model_locate(char **found, bool *is_folder, const char *path, infer
     char *config = arena_printf(&mem, "%s/config.json", path);
     char *single = arena_printf(&mem, "%s/model.safetensors", path);
     char *index = arena_printf(&mem, "%s/model.safetensors.index.json", path);
+    char *vindex = arena_printf(&mem, "%s/index.json", path);
     char **names = arena_alloc(&mem, MAX_NAMES, sizeof(*names));
     int n = 0;
-    if (!config || !single || !index || !names) {
+    if (!config || !single || !index || !vindex || !names) {
         s = error_set(err, INFER_NOMEM, "%s: out of memory", path);
-    } else if (file_exists(config) && (file_exists(single) || file_exists(index))) {
+    } else if (file_exists(vindex) ||
+               (file_exists(config) && (file_exists(single) || file_exists(index)))) {
         *is_folder = true;
         *found = mem_strdup(path);
         s = *found ? INFER_OK : error_set(err, INFER_NOMEM, "%s: out of memory", path);

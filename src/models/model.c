@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "models/arch.h"
+#include "models/load_vindex.h"
 #include "models/locate.h"
 
 #define MAX_CONFIG (16 << 20) // bytes of a JSON file
@@ -211,8 +212,8 @@ static infer_status plan_model(infer_model *m, const config *c, infer_error *err
 static infer_status read_name(infer_model *m, const char *given, infer_error *err)
 {
     gguf_text name = { 0 };
-    if (m->gguf) {
-        infer_status s = gguf_string(m->gguf, "general.name", &name, NULL, err);
+    if (m->gguf || m->meta) {
+        infer_status s = gguf_string(m->gguf ? m->gguf : m->meta, "general.name", &name, NULL, err);
         if (s != INFER_OK) return s;
     }
     if (!name.n) { // the last part of the path
@@ -229,15 +230,16 @@ static infer_status read_name(infer_model *m, const char *given, infer_error *er
 
 static infer_status read_tokenizer(infer_model *m, infer_error *err)
 {
-    if (m->gguf) {
+    const gguf *g = m->gguf ? m->gguf : m->meta;
+    if (g) {
         gguf_text kind = { 0 };
         bool named;
-        infer_status s = gguf_string(m->gguf, "tokenizer.ggml.model", &kind, &named, err);
+        infer_status s = gguf_string(g, "tokenizer.ggml.model", &kind, &named, err);
         if (s != INFER_OK) return s;
         if (named && kind.n == 4 && memcmp(kind.s, "none", 4) == 0) return INFER_OK;
         if (named && kind.n == 8 && memcmp(kind.s, "no_vocab", 8) == 0) return INFER_OK;
-        if (!named && !gguf_find(m->gguf, "tokenizer.ggml.tokens")) return INFER_OK;
-        return tokenizer_from_gguf(&m->tok, m->gguf, err);
+        if (!named && !gguf_find(g, "tokenizer.ggml.tokens")) return INFER_OK;
+        return tokenizer_from_gguf(&m->tok, g, err);
     }
     char *path = arena_printf(&m->mem, "%s/tokenizer.json", m->path);
     if (!path) return error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
@@ -251,7 +253,11 @@ static infer_status fill(infer_model *m, const char *path, bool is_folder, const
     arena scratch = { 0 }; // what the configuration holds
     config_source s = { .path = m->path, .mem = &scratch };
     infer_status st;
-    if (is_folder) {
+    if (is_folder && vindex_dir_is(m->path)) {
+        st = vindex_dir_open(&m->dir, m->path, o, &m->log, err);
+        if (st == INFER_OK) st = vindex_settings(&s, &json, &m->meta, m->dir, err);
+        if (st != INFER_OK) goto done;
+    } else if (is_folder) {
         if ((st = config_open_folder(&s, &json, m->path, err)) != INFER_OK) goto done;
     } else {
         if ((st = gguf_open(&m->gguf, m->path, o, &m->log, err)) != INFER_OK) goto done;
@@ -264,8 +270,16 @@ static infer_status fill(infer_model *m, const char *path, bool is_folder, const
                        m->path);
         goto done;
     }
-    if (is_folder && (st = st_open(&m->st, m->path, o, &m->log, err)) != INFER_OK) goto done;
-    m->file_bytes = m->gguf ? gguf_file_bytes(m->gguf) : st_file_bytes(m->st);
+    if (m->dir) {
+        vindex_conventions(&c, m->arch, m->dir);
+        st = vindex_tensors(&m->st, m->dir, m->arch, &c, m->walk_only, err);
+    } else if (is_folder) {
+        st = st_open(&m->st, m->path, o, &m->log, err);
+    }
+    if (st != INFER_OK) goto done;
+    m->file_bytes = m->gguf  ? gguf_file_bytes(m->gguf)
+                    : m->dir ? vindex_dir_bytes(m->dir)
+                             : st_file_bytes(m->st);
     if ((st = plan_model(m, &c, err)) != INFER_OK) goto done;
     if ((st = read_name(m, path, err)) != INFER_OK) goto done;
     if ((st = read_eos(m, &s, err)) != INFER_OK) goto done;
@@ -309,6 +323,8 @@ void infer_model_close(infer_model *m)
     if (!m) return;
     tokenizer_free(m->tok);
     gguf_close(m->gguf);
+    gguf_close(m->meta);
+    vindex_dir_close(m->dir);
     st_close(m->st);
     arena_free(&m->mem);
     mem_free(m->path);
@@ -317,7 +333,7 @@ void infer_model_close(infer_model *m)
 
 bool model_broken(const infer_model *m)
 {
-    return m->gguf ? gguf_broken(m->gguf) : st_broken(m->st);
+    return m->gguf ? gguf_broken(m->gguf) : m->dir ? vindex_dir_broken(m->dir) : st_broken(m->st);
 }
 
 /* ---- describing ------------------------------------------------------------------------------ */

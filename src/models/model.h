@@ -161,6 +161,9 @@ struct infer_model {
     arena mem;  // plan, names, converted norms and biases
     gguf *gguf; // exactly one of the two
     safetensors *st;
+    struct vindex_dir *dir;      // the folder whose tensors st lists, where it is a vindex
+    gguf *meta;                  // and its settings, where it was made from a GGUF file
+    const char *prefix, *outer;  // of names in st: of the text model, and outside it
     tokenizer *tok; // NULL: the file has no vocabulary
     infer_log log;
     const struct infer_vindex *ffn_index; // or NULL: the FFN runs from the plan's own weights

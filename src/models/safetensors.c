@@ -268,6 +268,38 @@ done:
     return st;
 }
 
+infer_status st_new(safetensors **out, const char *folder, infer_error *err)
+{
+    *out = NULL;
+    safetensors *s = mem_zero(1, sizeof(*s));
+    if (!s) return no_memory(folder, err);
+    s->folder = arena_strndup(&s->mem, folder, strlen(folder));
+    if (!s->folder) {
+        st_close(s);
+        return no_memory(folder, err);
+    }
+    *out = s;
+    return INFER_OK;
+}
+
+infer_status st_add(safetensors *s, const st_tensor *t, infer_error *err)
+{
+    infer_status st = mem_reserve((void **)&s->tensors, &s->cap_tensors, s->n_tensors + 1,
+                                  sizeof(*s->tensors), err);
+    if (st != INFER_OK) return st;
+    st_tensor *to = &s->tensors[s->n_tensors];
+    *to = *t;
+    to->name = arena_strndup(&s->mem, t->name, strlen(t->name));
+    if (!to->name) return no_memory(s->folder, err);
+    int old;
+    st = names_add(&s->names, to->name, strlen(to->name), (int)s->n_tensors, &old);
+    if (st == INFER_FORMAT)
+        return error_set(err, st, "%s: tensor '%.100s' occurs twice", s->folder, t->name);
+    if (st != INFER_OK) return no_memory(s->folder, err);
+    s->n_tensors++;
+    return INFER_OK;
+}
+
 infer_status st_open(safetensors **out, const char *folder, const map_options *o,
                      const infer_log *log, infer_error *err)
 {

@@ -26,6 +26,10 @@ typedef struct st_tensor {
 
 infer_status st_open(safetensors **out, const char *folder, const map_options *o,
                      const infer_log *log, infer_error *err);
+/* An empty directory of tensors whose bytes others own, and additions to it; t's name is copied.
+ * INFER_FORMAT where the name is there already. */
+infer_status st_new(safetensors **out, const char *folder, infer_error *err);
+infer_status st_add(safetensors *s, const st_tensor *t, infer_error *err);
 void st_close(safetensors *s);
 uint64_t st_file_bytes(const safetensors *s);
 bool st_broken(const safetensors *s);
