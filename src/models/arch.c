@@ -94,7 +94,8 @@ static bool v_is_k(const loader *l, int layer)
 {
     const config *c = &l->c;
     if (!c->global_v_is_k) return false;
-    return loader_gguf_settings(l) ? !load_has(l, ROLE_V, layer) : !c->sliding || !c->sliding[layer];
+    return loader_gguf_settings(l) ? !load_has(l, ROLE_V, layer)
+                                   : !c->sliding || !c->sliding[layer];
 }
 
 void plan_attention(loader *l, layer_plan *p, int layer)

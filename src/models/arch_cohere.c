@@ -28,7 +28,8 @@ static void cohere_read(config_source *s, config *c)
 
 static void cohere_plan(loader *l, layer_plan *p, int layer)
 {
-    if (loader_gguf_settings(l) && load_has(l, ROLE_Q_NORM, layer)) l->c.qk_norm = QK_NORM_EACH_HEAD;
+    if (loader_gguf_settings(l) && load_has(l, ROLE_Q_NORM, layer))
+        l->c.qk_norm = QK_NORM_EACH_HEAD;
     plan_usual(l, p, layer);
 }
 

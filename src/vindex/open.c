@@ -445,9 +445,9 @@ infer_vindex_info infer_vindex_describe_index(const infer_vindex *v)
         info.n_features += (uint64_t)x->n_features;
         info.has_meta |= x->meta != NULL;
         info.has_hnsw |= x->graph != NULL;
-        info.has_ffn &=
-            !x->n_features || (tensor_present(&x->up) || !v->gated) &&
-                                  (tensor_present(&x->down) || tensor_present(&x->down_rows));
+        bool up = tensor_present(&x->up) || !v->gated;
+        bool down = tensor_present(&x->down) || tensor_present(&x->down_rows);
+        info.has_ffn &= !x->n_features || (up && down);
         for (int f = 0; f < x->n_meta; f++)
             info.n_labelled += is_labelled(x, f, v->top_k);
     }
