@@ -322,6 +322,8 @@ typedef struct infer_stats {
     uint64_t seed;
     infer_finish finish;
     int n_drafted, n_accepted; // tokens guessed ahead, and of them right
+    uint64_t repacked_bytes;   // as in infer_model_info
+    double load_s;             // seconds that opening the model and the session took
 } infer_stats;
 INFER_API infer_stats infer_session_stats(const infer_session *session);
 

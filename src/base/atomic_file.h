@@ -15,7 +15,7 @@ typedef struct atomic_file {
     char *path, *temp;
 } atomic_file;
 
-/* Marks a temporary file, named PATH.<pid>.tmp or PATH.<pid>.<n>.tmp, as in use while fd is open. */
+/* Marks a temporary file, PATH.<pid>.tmp or PATH.<pid>.<n>.tmp, as in use while fd is open. */
 void atomic_mark(int fd);
 /* Removes temporary files of `path` that nobody has in use: their process has ended. */
 void atomic_clean(const char *path);

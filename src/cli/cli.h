@@ -140,6 +140,8 @@ void cli_progress_end(void);
 double cli_now(void); // seconds
 /* Bytes resident at most so far: VmHWM of /proc, 0 where there is none. */
 uint64_t cli_peak_memory(void);
+/* The bytes of a line "KEY: 123 kB" of a file of /proc; 0 where there is none. */
+uint64_t cli_proc_bytes(const char *path, const char *key);
 /* A JSON string of any bytes: what is not UTF-8 becomes U+FFFD. */
 json_t *cli_json_text(const char *s, size_t n);
 json_t *cli_json_ids(const int32_t *ids, size_t n);

@@ -48,6 +48,8 @@ static int print_json(const char *model, const char *text, size_t n, const infer
                   (json_int_t)cli_peak_memory(), "mapped_bytes", (json_int_t)s->mapped_bytes,
                   "kv_bytes", (json_int_t)s->kv_bytes, "work_bytes", (json_int_t)s->work_bytes,
                   "backend", e->backend, "cpu", e->cpu_level, "threads", e->n_threads);
+    json_object_set_new(j, "load_s", json_real(s->load_s));
+    json_object_set_new(j, "repacked_bytes", json_integer((json_int_t)s->repacked_bytes));
     json_object_set_new(j, "n_drafted", json_integer(s->n_drafted));
     json_object_set_new(j, "n_accepted", json_integer(s->n_accepted));
     if (temperature > 0) json_object_set_new(j, "seed", json_integer((json_int_t)s->seed));

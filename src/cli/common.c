@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -283,23 +284,21 @@ void cli_progress_end(void)
     progress_width = 0;
 }
 
-double cli_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+double cli_now(void) { return clock_seconds(); }
 
-uint64_t cli_peak_memory(void)
+uint64_t cli_proc_bytes(const char *path, const char *key)
 {
-    FILE *f = fopen("/proc/self/status", "r");
+    FILE *f = fopen(path, "r");
     char line[256];
+    size_t n = strlen(key);
     unsigned long long kb = 0;
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %llu", &kb) == 1) break;
+        if (!strncmp(line, key, n) && sscanf(line + n, ": %llu", &kb) == 1) break;
     if (f) fclose(f);
     return kb << 10;
 }
+
+uint64_t cli_peak_memory(void) { return cli_proc_bytes("/proc/self/status", "VmHWM"); }
 
 json_t *cli_json_text(const char *s, size_t n)
 {

@@ -81,18 +81,26 @@ double cli_generation_rate(const infer_stats *s)
 void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, float temperature)
 {
     char peak[32], mapped[32], kv[32], work[32];
+    uint64_t files = cli_proc_bytes("/proc/self/status", "RssFile");
+    uint64_t own = cli_proc_bytes("/proc/self/status", "RssAnon");
     double tg = cli_generation_rate(s);
     fprintf(f, "\n%s             tokens    seconds      tok/s       GB/s%s\n", cli_bold(f),
             cli_plain(f));
     fprintf(f, "prompt      %7d %10.3f %10.1f\n", s->n_prompt, s->prompt_s, cli_prompt_rate(s));
     fprintf(f, "generation  %7d %10.3f %10.1f %10.1f\n", s->n_generated, s->generate_s, tg,
             tg * (double)s->bytes_per_token / 1e9);
+    fprintf(f, "load                %10.3f\n", s->load_s);
     fprintf(f, "first token         %10.3f\n", s->first_token_s);
     if (s->n_drafted)
         fprintf(f, "drafts      %7d, %d of them right\n", s->n_drafted, s->n_accepted);
-    fprintf(f, "memory      %s resident at most\n", cli_bytes(peak, cli_peak_memory()));
-    fprintf(f, "reserved    %s file, %s KV cache, %s work\n", cli_bytes(mapped, s->mapped_bytes),
+    fprintf(f, "memory      %s resident at most", cli_bytes(peak, cli_peak_memory()));
+    if (own)
+        fprintf(f, ", now %s of files, which the system can take back, and %s",
+                cli_bytes(mapped, files), cli_bytes(work, own));
+    fprintf(f, "\nreserved    %s file, %s KV cache, %s work", cli_bytes(mapped, s->mapped_bytes),
             cli_bytes(kv, s->kv_bytes), cli_bytes(work, s->work_bytes));
+    if (s->repacked_bytes) fprintf(f, ", %s repacked", cli_bytes(peak, s->repacked_bytes));
+    fputc('\n', f);
     fprintf(f, "machine     %s, %s, %d thread%s\n", e->backend, e->cpu_level, e->n_threads,
             e->n_threads == 1 ? "" : "s");
     fprintf(f, "finish      %s", cli_finish_name(s->finish));

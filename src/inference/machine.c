@@ -1,8 +1,8 @@
 /* machine.c: what this machine offers: CPU levels, backends, threads, memory bandwidth. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -81,13 +81,6 @@ static void read_all(void *arg, int thread, int n_threads)
     r->sums[thread * 8] = a + b + c + d + e + f + g + h;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 double infer_measure_bandwidth(int n_threads)
 {
     reading *r = mem_zero(1, sizeof *r);
@@ -96,9 +89,9 @@ double infer_measure_bandwidth(int n_threads)
     if (r && r->data && !pool_new(&r->pool, n_threads, NULL)) {
         pool_run(r->pool, fill, r);
         for (int i = 0; i < BANDWIDTH_PASSES; i++) {
-            double from = now();
+            double from = clock_seconds();
             pool_run(r->pool, read_all, r);
-            double rate = (double)BANDWIDTH_BYTES / (now() - from);
+            double rate = (double)BANDWIDTH_BYTES / (clock_seconds() - from);
             if (rate > best) best = rate;
         }
         pool_free(r->pool);

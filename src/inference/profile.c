@@ -12,8 +12,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 
@@ -121,13 +121,6 @@ typedef struct timed_worker {
 
 static profile *profile_of(const worker *w) { return ((const timed_worker *)(const void *)w)->p; }
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void note(profile *p, const worker *w, const char *op, const char *what, const char *type,
                  int64_t ns, uint64_t bytes, uint64_t ops)
 {
@@ -158,9 +151,9 @@ static const char matmul_name[] = "matmul", attention_name[] = "attention", none
     static void timed_##op params                                                                  \
     {                                                                                              \
         profile *p = profile_of(w);                                                                \
-        int64_t from = now_ns();                                                                   \
+        int64_t from = clock_ns();                                                                 \
         p->inner->op args;                                                                         \
-        note(p, w, op##_name, none, none, now_ns() - from, 0, 0);                                  \
+        note(p, w, op##_name, none, none, clock_ns() - from, 0, 0);                                \
     }
 PLAIN_OPS(TIMED)
 #undef TIMED
@@ -182,9 +175,9 @@ static void timed_matmul(const worker *w, float *y, size_t y_stride, const linea
                          bool exact)
 {
     profile *p = profile_of(w);
-    int64_t from = now_ns();
+    int64_t from = clock_ns();
     p->inner->matmul(w, y, y_stride, l, x, exact);
-    int64_t ns = now_ns() - from;
+    int64_t ns = clock_ns() - from;
     note(p, w, matmul_name, role_of(p, l), quant_formats[l->w.type]->name, ns, tensor_bytes(&l->w),
          2 * (uint64_t)l->w.n_rows * (uint64_t)l->w.n_cols * (uint64_t)x->n_rows);
 }
@@ -194,9 +187,9 @@ static const char *const kv_names[KV_TYPE_COUNT] = { [KV_F32] = "f32", [KV_F16] 
 static void timed_attention(const worker *w, const attention_args *a)
 {
     profile *p = profile_of(w);
-    int64_t from = now_ns();
+    int64_t from = clock_ns();
     p->inner->attention(w, a);
-    int64_t ns = now_ns() - from;
+    int64_t ns = clock_ns() - from;
     uint64_t bytes = 0, ops = 0;
     for (int i = 0; i < a->n_spans && w->thread == 0; i++) {
         const row_span *s = &a->spans[i];
@@ -296,19 +289,19 @@ static void run_timed(const worker *w, void *arg)
 {
     profile *p = arg;
     timed_worker t = { *w, p };
-    int64_t from = now_ns();
+    int64_t from = clock_ns();
     p->fn(&t.w, p->arg);
-    p->threads[w->thread].ns += now_ns() - from;
+    p->threads[w->thread].ns += clock_ns() - from;
 }
 
 void profile_run(profile *p, device *dev, worker_fn *fn, void *arg)
 {
-    int64_t from = now_ns();
+    int64_t from = clock_ns();
     p->fn = fn;
     p->arg = arg;
     p->inner->run(dev, run_timed, p);
     p->runs++;
-    p->ns += now_ns() - from;
+    p->ns += clock_ns() - from;
 }
 
 const backend *profile_backend(const profile *p) { return &p->table; }

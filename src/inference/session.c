@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "inference/draft.h"
@@ -52,13 +53,6 @@ struct infer_session {
     double started;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static infer_status copy_stops(infer_session *s, const char *const *stop, infer_error *err)
 {
     for (; stop && *stop; stop++) {
@@ -88,6 +82,7 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
                                const infer_session_options *options, infer_error *err)
 {
     *out = NULL;
+    double from = clock_seconds();
     infer_session *s = mem_zero(1, sizeof *s);
     if (!s) return error_set(err, INFER_NOMEM, "session: out of memory");
     if (options) s->o = *options;
@@ -133,6 +128,7 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
     s->stats.work_bytes = s->engine->ws.bytes;
     s->stats.seed = infer_sampler_seed(s->sampler);
     s->stats.bytes_per_token = infer_model_describe(model).bytes_per_token;
+    s->stats.load_s = model->open_s + clock_seconds() - from;
     *out = s;
     return error_clear(err);
 }
@@ -212,10 +208,10 @@ static infer_status feed(infer_session *s, int n, infer_error *err)
 static infer_status feed_owed(infer_session *s, infer_error *err)
 {
     int n = add_drafts(s);
-    double from = now();
+    double from = clock_seconds();
     infer_status st = feed(s, n + 1, err);
     if (st) return st;
-    if (s->draft) draft_timed(s->draft, n, now() - from);
+    if (s->draft) draft_timed(s->draft, n, clock_seconds() - from);
     s->last_row = 0;
     s->is_drafted = false;
     s->n_drafts = n;
@@ -246,7 +242,7 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
             return error_set(err, INFER_ARGUMENT, "prompt: token %d, expected 0 to %d", ids[i],
                              s->model->n_vocab - 1);
     if (s->stats.finish != INFER_FINISH_NONE) forget_cancel(s); // it was meant for what has ended
-    s->started = now();
+    s->started = clock_seconds();
     if (owed) {
         infer_status st = feed(s, 1, err);
         if (st == INFER_CANCELLED) forget_cancel(s);
@@ -284,7 +280,7 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
     if (s->stream) tok_stream_reset(s->stream);
     s->stats.finish = INFER_FINISH_NONE;
     s->stats.n_prompt += (int)n;
-    s->stats.prompt_s += now() - s->started;
+    s->stats.prompt_s += clock_seconds() - s->started;
     return error_clear(err);
 }
 
@@ -440,7 +436,7 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
     // A prompt that fills the context leaves no position for an answer.
     if (s->last_row >= 0 && s->seq->kv.length - s->n_drafts >= s->engine->n_ctx)
         return finish(s, INFER_FINISH_LENGTH, err);
-    double from = now();
+    double from = clock_seconds();
     if (s->last_row < 0) { // the last id is not yet in the sequence
         infer_status st = feed_owed(s, err);
         if (st == INFER_CANCELLED) {
@@ -455,7 +451,7 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
         error_set(err, INFER_INTERNAL, "%s: every logit is not a number", s->model->path);
         return -1;
     }
-    double to = now();
+    double to = clock_seconds();
     if (!s->n_generated) s->stats.first_token_s = to - s->started;
     s->stats.generate_s += to - from;
     if (ends(s, id)) return finish(s, INFER_FINISH_STOP, err);
@@ -548,7 +544,12 @@ infer_sequence *infer_session_sequence(infer_session *s)
     }
     return s->seq;
 }
-infer_stats infer_session_stats(const infer_session *s) { return s->stats; }
+infer_stats infer_session_stats(const infer_session *s)
+{
+    infer_stats stats = s->stats;
+    stats.repacked_bytes = infer_model_describe(s->model).repacked_bytes;
+    return stats;
+}
 
 void infer_session_cancel(infer_session *s)
 {

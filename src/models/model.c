@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "models/arch.h"
 #include "models/load_vindex.h"
@@ -295,6 +296,7 @@ infer_status infer_model_open(infer_model **out, const char *path,
 {
     if (!out || !path) return error_set(err, INFER_ARGUMENT, "infer_model_open: NULL argument");
     *out = NULL;
+    double from = clock_seconds();
     infer_model_options o = { 0 };
     if (options) o = *options;
     if ((o.patch || o.walk_only) && !o.ffn)
@@ -314,6 +316,7 @@ infer_status infer_model_open(infer_model **out, const char *path,
         infer_model_close(m);
         return s;
     }
+    m->open_s = clock_seconds() - from;
     *out = m;
     return error_clear(err);
 }

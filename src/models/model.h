@@ -197,6 +197,7 @@ struct infer_model {
     float logit_scale;   // multiplies logits; 1
     float final_softcap; // 0: none
     uint64_t n_params, weight_bytes, file_bytes;
+    double open_s; // seconds that opening took
     uint64_t repacked_bytes; // of weights copied to the arena in another order than the file's
     int32_t eos_ids[16];     // generation_config.json and config.json
     int n_eos_ids;

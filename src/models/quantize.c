@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "base/mem.h"
@@ -21,13 +21,6 @@
 
 #define TILE ((size_t)4 << 20) // bytes of rows made between two writes
 #define LARGE 0x47000000u      // 32768: from here on a format's f16 scales may overflow
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 const char *infer_quantize_type(int i, const char **summary)
 {
@@ -449,7 +442,7 @@ static void fill_result(infer_quantize_result *r, const out_model *m, int n_fall
                                   .n_fallbacks = n_fallbacks,
                                   .in_bytes = m->in_bytes,
                                   .out_bytes = gguf_writer_bytes(m->w),
-                                  .seconds = now() - start };
+                                  .seconds = clock_seconds() - start };
     for (size_t i = 0; i < m->n_tensors; i++) {
         const out_tensor *t = &m->tensors[i];
         bytes += t->bytes;
@@ -465,7 +458,7 @@ static infer_status run(out_model *m, const char *in, const char *out,
     imatrix *importance = NULL;
     bool is_folder;
     int n_fallbacks = 0;
-    double start = now();
+    double start = clock_seconds();
     infer_status s = find_mix(&mix, m->o->type, err);
     if (s == INFER_OK) s = model_locate(&m->path, &is_folder, in, err);
     if (s == INFER_OK) s = check_paths(m->path, out, err);

@@ -117,3 +117,14 @@ def test_doctor():
         assert re.search(rf"^{word}|{word}", r.text, re.M)
     r = infer("doctor", GGUF, "--cpu", "ref")
     assert r.rc == 0 and re.search(r"^f32 +\d+ ", r.text, re.M)
+
+
+def test_doctor_warns_of_what_is_slow():
+    r = infer("doctor", GGUF, "--cpu", "ref", "--threads", 200)
+    assert r.rc == 0 and "slow       ref was asked for" in r.text and re.search(r"^slow +200 threads on ", r.text, re.M)
+    assert re.search(r"^slow +f32 (takes 4 bytes a weight|has no kernel of its own on ref) \(\d+ % of", r.text, re.M)
+    assert re.search(r"^needs +[\d.]+ .B of weights, [\d.]+ .B of KV cache for a context of 128$", r.text, re.M)
+    r = infer("doctor", GGUF, "--tensors")
+    names = re.findall(r"^f32 +\d+ x \d+ +float32 \S+ +(\S+)$", r.text, re.M)
+    assert "token_embd.weight" in names and "blk.1.ffn_down.weight" in names and not any("norm" in n for n in names)
+    refused(infer("doctor", "--tensors"), "--tensors")
