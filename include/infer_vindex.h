@@ -187,6 +187,8 @@ INFER_API infer_status infer_patch_load(infer_patch *patch, const char *path, in
 INFER_API infer_status infer_patch_save(const infer_patch *patch, const char *path,
                                         infer_error *err);
 INFER_API int infer_patch_n_operations(const infer_patch *patch);
+/* Takes back all operations but the first n. */
+INFER_API void infer_patch_truncate(infer_patch *patch, int n);
 
 typedef struct infer_feature_edit {
     int layer, feature;                     // feature -1: a free one is chosen

@@ -179,6 +179,13 @@ typedef struct cli_engine {
     int threads;
     const char *cpu, *backend, *kv_type;
     bool exact, mlock, no_mmap;
+    const char *ffn; // a vindex that the FFN runs from
+    cli_list patches;
+    bool walk_only;
+    int walk_from;
+    bool needs_index;           // also where none is named: the model itself, a vindex
+    struct infer_vindex *index; // opened by cli_model_open, closed by cli_model_close
+    struct infer_patch *patch;
 } cli_engine;
 
 /* The rows that every command with an engine has; T is its option struct, with `cli_engine
@@ -197,6 +204,14 @@ typedef struct cli_engine {
       .help = "type of the KV cache (default: f16; f32 with --exact)" },                           \
     { "--exact", NULL, OPT_FLAG, offsetof(T, engine.exact),                                        \
       .help = "float32 activations, cache and sums: no rounding beyond the file's own" },          \
+    { "--ffn", "VINDEX", OPT_TEXT, offsetof(T, engine.ffn),                                        \
+      .help = "run the FFN from this index (default for a vindex with --patch: itself)" },         \
+    { "--patch", "FILE", OPT_LIST, offsetof(T, engine.patches),                                    \
+      .help = "edits of the index, a .vlp file; may be repeated, later ones win" },                \
+    { "--walk-only", NULL, OPT_FLAG, offsetof(T, engine.walk_only),                                \
+      .help = "do not read the model's own FFN weights" },                                         \
+    { "--walk-from", "LAYER", OPT_INT, offsetof(T, engine.walk_from), .max = 1 << 20,              \
+      .help = "first layer whose FFN runs from the index (default: 0)" },                          \
     { "--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory" },\
     { "--no-mmap", NULL, OPT_FLAG, offsetof(T, engine.no_mmap),                                    \
       .help = "read the file into memory instead of mapping it" }
@@ -260,8 +275,9 @@ infer_session_options cli_session_options(const cli_session *s);
 int cli_model_path(char **path, const char *name);
 /* The same without fetching anything. */
 int cli_model_find(char **path, const char *name);
-/* Resolves and opens. Returns an exit code. */
-int cli_model_open(infer_model **model, const char *name, const cli_engine *e);
+/* Resolves and opens, with the index and the patches that e names. Returns an exit code. */
+int cli_model_open(infer_model **model, const char *name, cli_engine *e);
+void cli_model_close(infer_model *model, cli_engine *e);
 /* The model's tokenizer; NULL after a message where it has none. */
 const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name);
 /* A prompt's ids as infer_tokenize gives them, but with one BOS where the text begins with the one

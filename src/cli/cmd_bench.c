@@ -376,7 +376,7 @@ static int run(int argc, char **argv)
     mem_free(b.ids);
     mem_free(b.tests[0].rate);
     mem_free(b.tests[1].rate);
-    infer_model_close(model);
+    cli_model_close(model, &o.engine);
     return code;
 }
 

@@ -435,7 +435,7 @@ static int hold(const infer_model *model, const char *name, const chat_options *
 }
 
 // `default` is here a model that was trained to converse.
-static int open_model(infer_model **model, const char *name, const cli_engine *e)
+static int open_model(infer_model **model, const char *name, cli_engine *e)
 {
     if (strcmp(name, "default")) return cli_model_open(model, name, e);
     arena a = { 0 };
@@ -472,7 +472,7 @@ static int run(int argc, char **argv)
     infer_model *model;
     if ((code = open_model(&model, args.v[0], &o.s.engine))) return code;
     code = hold(model, args.v[0], &o);
-    infer_model_close(model);
+    cli_model_close(model, &o.s.engine);
     return code;
 }
 

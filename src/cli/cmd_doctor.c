@@ -256,7 +256,7 @@ static int run(int argc, char **argv)
             code = print_model(model, file, &o, level);
         if (!code) infer_file_close(file);
     }
-    infer_model_close(model);
+    cli_model_close(model, &o.engine);
     return code;
 }
 

@@ -389,7 +389,7 @@ static int run(int argc, char **argv)
     infer_model *model;
     if ((code = cli_model_open(&model, args.v[0], &o.engine))) return code;
     code = evaluate(model, args.v[0], &o);
-    infer_model_close(model);
+    cli_model_close(model, &o.engine);
     return code;
 }
 

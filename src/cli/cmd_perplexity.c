@@ -253,7 +253,7 @@ static int run(int argc, char **argv)
     if (!(code = cli_model_open(&model, args.v[0], &o.engine))) {
         const infer_tokenizer *tok = cli_tokenizer(model, args.v[0]);
         code = tok ? measure(model, tok, args.v[1], text, n, &o) : EXIT_FAILED;
-        infer_model_close(model);
+        cli_model_close(model, &o.engine);
     }
     mem_free(text);
     return code;

@@ -19,7 +19,8 @@ static const cli_option options[] = {
     { "--top", "K", OPT_INT, offsetof(predict_options, top), .min = 1, .max = INT_MAX,
       .help = "tokens to show (default: 5)" },
     { "--mode", "MODE", OPT_CHOICE, offsetof(predict_options, mode),
-      .choices = "dense|walk|compare", .help = "how the FFN is computed (default: dense)" },
+      .choices = "dense|walk|compare",
+      .help = "from the model (default), from the index (default with --ffn or --patch), both" },
     { "--ctx", "N", OPT_INT, offsetof(predict_options, ctx), .min = 1, .max = INT_MAX,
       .help = "context in tokens (default: the trained one, at most 8192)" },
     ENGINE_OPTIONS(predict_options),
@@ -67,7 +68,8 @@ static void print_table(const infer_tokenizer *tok, const int32_t *ids, size_t n
 }
 
 static int print_json(const infer_tokenizer *tok, const char *prompt, size_t n_prompt,
-                      const int32_t *ids, size_t n, const infer_prediction *p, int k, double ms)
+                      const int32_t *ids, size_t n, const infer_prediction *p, int k,
+                      const char *mode, double ms)
 {
     json_t *list = json_array();
     for (int i = 0; i < k; i++) {
@@ -81,11 +83,11 @@ static int print_json(const infer_tokenizer *tok, const char *prompt, size_t n_p
         infer_free(text);
     }
     return cli_json_print(json_pack("{s:o,s:o,s:s,s:f}", "prompt", cli_json_text(prompt, n_prompt),
-                                    "predictions", list, "mode", "dense", "latency_ms", ms));
+                                    "predictions", list, "mode", mode, "latency_ms", ms));
 }
 
 static int predict(const infer_model *model, const predict_options *o, const infer_tokenizer *tok,
-                   const char *prompt, size_t n_prompt)
+                   const char *prompt, size_t n_prompt, const char *mode)
 {
     infer_error err = { 0 };
     infer_engine *engine = NULL;
@@ -98,6 +100,8 @@ static int predict(const infer_model *model, const predict_options *o, const inf
     infer_engine_options eo = cli_engine_options(&o->engine);
     eo.n_ctx = o->ctx;
     eo.max_sequences = 1;
+    if (!strcmp(mode, "dense") && o->engine.index)
+        eo.walk_from = infer_model_describe(model).n_layers; // all from the model's own weights
     if (cli_prompt_ids(tok, &ids, &n, prompt, n_prompt, &err)) goto failed;
     if (!n) {
         code = cli_error(EXIT_USAGE, "predict: the prompt is empty and the model has no BOS token");
@@ -117,7 +121,7 @@ static int predict(const infer_model *model, const predict_options *o, const inf
     }
     top = infer_top_k(infer_logits(engine, last), n_vocab, top, best);
     if (o->json)
-        code = print_json(tok, prompt, n_prompt, ids, n, best, top, ms);
+        code = print_json(tok, prompt, n_prompt, ids, n, best, top, mode, ms);
     else
         print_table(tok, ids, n, best, top);
     goto end;
@@ -134,14 +138,13 @@ end:
 
 static int run(int argc, char **argv)
 {
-    predict_options o = { .top = 5, .mode = "dense" };
+    predict_options o = { .top = 5 };
     cli_args args;
     int code;
     if (!cli_parse(&cmd_predict, &o, &args, argc, argv, &code)) return code;
-    if (strcmp(o.mode, "dense"))
-        return cli_usage(&cmd_predict, "--mode: %s needs a vindex, which is not supported yet",
-                         o.mode);
     if ((code = cli_engine_check(&cmd_predict, &o.engine))) return code;
+    if (!o.mode) o.mode = o.engine.ffn || o.engine.patches.n ? "walk" : "dense";
+    o.engine.needs_index = strcmp(o.mode, "dense") != 0;
     infer_model *model;
     if ((code = cli_model_open(&model, args.v[0], &o.engine))) return code;
     const infer_tokenizer *tok = cli_tokenizer(model, args.v[0]);
@@ -152,9 +155,14 @@ static int run(int argc, char **argv)
         code = EXIT_FAILED;
     else if (!prompt)
         code = cli_read_input(&input, &n, "the prompt");
-    if (!code) code = predict(model, &o, tok, prompt ? prompt : input, n);
+    bool compare = !strcmp(o.mode, "compare");
+    for (int i = 0; i <= compare && !code; i++) {
+        const char *mode = compare ? i ? "walk" : "dense" : o.mode;
+        if (compare && !o.json) printf("%s%s\n", i ? "\n" : "", mode);
+        code = predict(model, &o, tok, prompt ? prompt : input, n, mode);
+    }
     mem_free(input);
-    infer_model_close(model);
+    cli_model_close(model, &o.engine);
     return code;
 }
 

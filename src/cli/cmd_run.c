@@ -153,7 +153,7 @@ static int run(int argc, char **argv)
     if (!prompt) code = cli_read_input(&input, &n, "the prompt");
     if (!code) code = complete(model, args.v[0], &o, prompt ? prompt : input, n);
     mem_free(input);
-    infer_model_close(model);
+    cli_model_close(model, &o.s.engine);
     return code;
 }
 

@@ -67,13 +67,19 @@ static int check_file(const kl_base *b, const char *name)
 static int open_model(kl_base *b, const char *name, const cli_engine *e)
 {
     infer_error err = { 0 };
-    int code = cli_model_open(&b->model, name, e);
+    cli_engine plain = *e; // the base runs from its own weights
+    plain.ffn = NULL;
+    plain.patches.n = plain.walk_from = 0;
+    plain.walk_only = false;
+    plain.index = NULL;
+    plain.patch = NULL;
+    int code = cli_model_open(&b->model, name, &plain);
     if (code) return code;
     int n_vocab = infer_model_describe(b->model).n_vocab;
     if (n_vocab != b->text.n_vocab)
         return cli_error(EXIT_FAILED, "%s: %d tokens, the model has %d", name, n_vocab,
                          b->text.n_vocab);
-    infer_engine_options eo = cli_engine_options(e);
+    infer_engine_options eo = cli_engine_options(&plain);
     eo.n_ctx = b->text.n_ctx;
     eo.max_sequences = 1;
     eo.max_rows = b->text.max_rows;

@@ -13,6 +13,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "infer_vindex.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -151,16 +152,46 @@ static int model_path(char **path, const char *name, bool fetch)
 int cli_model_path(char **path, const char *name) { return model_path(path, name, true); }
 int cli_model_find(char **path, const char *name) { return model_path(path, name, false); }
 
-int cli_model_open(infer_model **model, const char *name, const cli_engine *e)
+// The index of --ffn, or the model itself where that is one and --patch wants it, and the patches.
+static int open_index(const char *path, cli_engine *e)
+{
+    infer_error err = { 0 };
+    if (!e->ffn && !e->patches.n && !e->walk_only && !e->walk_from && !e->needs_index)
+        return EXIT_DONE;
+    infer_vindex_options o = { .n_threads = e->threads, .log = cli_log };
+    if (infer_vindex_open(&e->index, e->ffn ? e->ffn : path, &o, &err)) return cli_fail(&err);
+    if (e->patches.n && !(e->patch = infer_patch_new(e->index, &err))) return cli_fail(&err);
+    for (int i = 0; i < e->patches.n; i++)
+        if (infer_patch_load(e->patch, e->patches.v[i], &err)) return cli_fail(&err);
+    return EXIT_DONE;
+}
+
+int cli_model_open(infer_model **model, const char *name, cli_engine *e)
 {
     char *path;
     int code = cli_model_path(&path, name);
     if (code) return code;
+    code = open_index(path, e);
     infer_error err = { 0 };
-    infer_model_options o = { .no_mmap = e->no_mmap, .mlock = e->mlock, .log = cli_log };
-    if (infer_model_open(model, path, &o, &err)) code = cli_fail(&err);
+    infer_model_options o = { .no_mmap = e->no_mmap,
+                              .mlock = e->mlock,
+                              .log = cli_log,
+                              .ffn = e->index,
+                              .patch = e->patch,
+                              .walk_only = e->walk_only };
+    if (!code && infer_model_open(model, path, &o, &err)) code = cli_fail(&err);
+    if (code) cli_model_close(NULL, e);
     mem_free(path);
     return code;
+}
+
+void cli_model_close(infer_model *model, cli_engine *e)
+{
+    infer_model_close(model);
+    infer_patch_free(e->patch);
+    infer_vindex_close(e->index);
+    e->patch = NULL;
+    e->index = NULL;
 }
 
 const infer_tokenizer *cli_tokenizer(const infer_model *model, const char *name)
@@ -244,6 +275,7 @@ infer_engine_options cli_engine_options(const cli_engine *e)
         .cpu_level = e->cpu,
         .exact = e->exact,
         .kv_type = e->kv_type,
+        .walk_from = e->walk_from,
         .log = cli_log,
     };
 }

@@ -148,6 +148,18 @@ infer_status patch_add(infer_patch *p, patch_op *op, infer_error *err)
     return INFER_OK;
 }
 
+void infer_patch_truncate(infer_patch *p, int n)
+{
+    if (n < 0 || (size_t)n >= p->n_ops) return;
+    for (size_t i = (size_t)n; i < p->n_ops; i++)
+        patch_op_free(&p->ops[i]);
+    p->n_ops = (size_t)n;
+    for (int l = 0; l < p->base->n_layers; l++)
+        p->layers[l].n = 0;
+    for (size_t i = 0; i < p->n_ops; i++) // room is there: the layers held all of them before
+        apply(p, &p->ops[i], NULL);
+}
+
 /* ---- the public calls ------------------------------------------------------------------------ */
 
 static float *copy_vector(const float *from, int n, bool *ok)
