@@ -35,6 +35,53 @@ static void check_shape(checker *c, int n_q, int n_v, int n, bool extreme)
     fence_free(&out);
 }
 
+static void check_floats(checker *c, int n_q, int n_v, int n, bool half, pattern p)
+{
+    size_t size = half ? 2 : 4;
+    fence q = fence_new((size_t)n_q * n * 4), v = fence_new((size_t)n_v * n * size);
+    fence out = fence_new(((size_t)(n_q - 1) * (MOST + 2) + n_v) * 4);
+    float want[MOST * (MOST + 2)], x[2600];
+    const float *qs[MOST];
+    const void *vs[MOST];
+    for (int i = 0; i < n_q; i++) {
+        fill(x, (size_t)n, p);
+        qs[i] = memcpy(q.data + (size_t)i * n * 4, x, (size_t)n * 4);
+    }
+    for (int j = 0; j < n_v; j++) {
+        uint8_t *to = v.data + (size_t)j * n * size;
+        fill(x, (size_t)n, RANDOM);
+        if (!half) memcpy(to, x, (size_t)n * 4);
+        for (int k = 0; half && k < n; k++) {
+            uint16_t h = f16_from_f32(x[k]);
+            memcpy(to + 2 * k, &h, 2);
+        }
+        vs[j] = to;
+    }
+    float *got = (float *)(void *)out.data;
+    memset(want, 0xff, sizeof want);
+    c->k->dots_float(got, MOST + 2, qs, n_q, vs, n_v, n, half);
+    c->ref->dots_float(want, MOST + 2, qs, n_q, vs, n_v, n, half);
+    if (c->k == c->ref)
+        for (int i = 0; i < n_q; i++)
+            for (int j = 0; j < n_v; j++) {
+                double sum = 0, mag = 0;
+                for (int k = 0; k < n; k++) {
+                    uint16_t h;
+                    memcpy(&h, (const uint8_t *)vs[j] + 2 * k, 2);
+                    double w = (double)(half ? f16_to_f32(h) : ((const float *)vs[j])[k]);
+                    sum += w * (double)qs[i][k];
+                    mag += w * (double)qs[i][k] < 0 ? -w * (double)qs[i][k] : w * (double)qs[i][k];
+                }
+                // n / 16 + 4 roundings of 2^-24 of partial sums
+                check_near(c, got + (size_t)i * (MOST + 2) + j, &sum, 1, 0, mag * 1.1e-5, "sum");
+            }
+    check_bits(c, got, want, out.n / 4, half ? "f16" : "f32");
+    check_true(c, fence_intact(&out), "wrote elsewhere");
+    fence_free(&q);
+    fence_free(&v);
+    fence_free(&out);
+}
+
 void check_dots(checker *c)
 {
     static const int sizes[] = {64, 128, 640, 2560};
@@ -44,4 +91,11 @@ void check_dots(checker *c)
             for (int n_v = 1; n_v <= MOST; n_v++)
                 check_shape(c, n_q, n_v, sizes[s], random_below(4) == 0);
     check_shape(c, 4, 4, DOTS_MAX, true);
+    static const int widths[] = {1, 15, 16, 17, 100, 640, 2560};
+    c->op = "dots_float";
+    for (int w = 0; w < 7; w++)
+        for (int half = 0; half < 2; half++)
+            for (int n = 1; n <= MOST; n++)
+                check_floats(c, random_below(MOST) + 1, n, widths[w], half,
+                             random_below(3) ? RANDOM : OUTLIER);
 }

@@ -130,6 +130,10 @@ typedef struct cpu_kernels {
      * at most DOTS_MAX. */
     void (*dots_i8)(int32_t *out, size_t out_stride, const int8_t *const *q, int n_q,
                     const int8_t *const *v, int n_v, int n);
+    /* out[i, j] = q[i] . v[j] of float32 q [n] and float32 or, with half, float16 v [n]: sixteen
+     * sums, of the k that are equal modulo 16, by fma in order, added as v16_sum does. */
+    void (*dots_float)(float *out, size_t out_stride, const float *const *q, int n_q,
+                       const void *const *v, int n_v, int n, bool half);
 } cpu_kernels;
 #define DOTS_MAX 65536 // 127 * 255 * this is below 2^31: a kernel may add 128 to each byte
 

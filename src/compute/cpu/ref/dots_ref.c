@@ -1,4 +1,9 @@
 /* dots_ref.c: products of vectors of bytes, in plain C. */
+#include "compute/cpu/ref/vec_ref.h"
+
+#define DOTS_F_Q 1
+#define DOTS_F_V 1
+#include "compute/cpu/dots_float.h"
 #include "compute/cpu/levels.h"
 
 static void dots_i8(int32_t *out, size_t out_stride, const int8_t *const *q, int n_q,
@@ -13,4 +18,8 @@ static void dots_i8(int32_t *out, size_t out_stride, const int8_t *const *q, int
         }
 }
 
-void init_ref_dots(cpu_kernels *k) { k->dots_i8 = dots_i8; }
+void init_ref_dots(cpu_kernels *k)
+{
+    k->dots_i8 = dots_i8;
+    k->dots_float = dots_float;
+}

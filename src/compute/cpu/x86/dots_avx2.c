@@ -34,6 +34,13 @@ KERNEL_INLINE void di_store4(int32_t *out, const di *acc, di less)
     _mm_storeu_si128((__m128i *)(void *)out, sum);
 }
 
+#define DOTS_F_Q 1
+#define DOTS_F_V 4
 #include "compute/cpu/dots.h"
+#include "compute/cpu/dots_float.h"
 
-void init_avx2_dots(cpu_kernels *k) { k->dots_i8 = dots_i8; }
+void init_avx2_dots(cpu_kernels *k)
+{
+    k->dots_i8 = dots_i8;
+    k->dots_float = dots_float;
+}
