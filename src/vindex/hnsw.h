@@ -3,8 +3,8 @@
  * hierarchical navigable small world (Malkov & Yashunin 2016) on vectors of bytes, with exact
  * scores for what it finds.
  *
- * v and -v are one point: nearness of two rows is |cosine|, which is a metric of lines through the
- * origin, so that one walk finds the largest products of either sign.
+ * v and -v are one point: nearness is |inner product|, between rows too, so that one walk finds the
+ * largest products of either sign.
  *
  * The graph is a function of the matrix and the parameters, whatever the threads. Immutable once
  * built or mapped; each thread searches with a graph_search of its own.
@@ -30,8 +30,8 @@ typedef struct graph_level {
 
 typedef struct vindex_graph {
     int n_rows, n_cols, m, n_levels;
-    uint32_t entry; // place in the highest level
-    size_t stride;  // bytes of a vector, a multiple of 64
+    uint32_t entry;        // place in the highest level
+    size_t stride;         // bytes of a vector, a multiple of 64
     const float *scale;    // [n_rows]: row = scale * vector; 0: a row of zeros, or not finite
     const int8_t *vectors; // [n_rows, stride]
     graph_level levels[GRAPH_LEVELS];

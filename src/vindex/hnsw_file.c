@@ -72,8 +72,8 @@ static uint64_t fingerprint(const tensor *t)
     uint64_t sum = (uint64_t)t->n_rows << 32 | (uint32_t)t->n_cols;
     int step = t->n_rows / 64 + 1;
     for (int r = 0; r < t->n_rows; r += step)
-        sum = sum * 0x9e3779b97f4a7c15u +
-              checksum(t->data + (size_t)r * t->row_bytes, t->row_bytes);
+        sum =
+            sum * 0x9e3779b97f4a7c15u + checksum(t->data + (size_t)r * t->row_bytes, t->row_bytes);
     return sum;
 }
 
@@ -81,8 +81,7 @@ static uint64_t fingerprint(const tensor *t)
 
 static size_t vector_bytes(const vindex_graph *g) { return (size_t)g->n_rows * g->stride; }
 
-infer_status graph_file_write(const char *path, const graph_entry *entries, int n,
-                              infer_error *err)
+infer_status graph_file_write(const char *path, const graph_entry *entries, int n, infer_error *err)
 {
     size_t table_bytes = (size_t)n * ENTRY, offset = HEAD + table_bytes;
     uint8_t head[HEAD] = "IHNW", *table = mem_zero((size_t)n + 1, ENTRY);
@@ -222,7 +221,8 @@ static infer_status read_file(graph_file *f, size_t size, infer_error *err)
     uint32_t n = get32(p + 8);
     if (get64(p + 16) != size || n > GRAPHS_MAX || n > (size - HEAD) / ENTRY)
         return error_set(err, INFER_FORMAT,
-                         "%s: %zu bytes with %" PRIu32 " graphs, expected %" PRIu64 " bytes" REBUILD,
+                         "%s: %zu bytes with %" PRIu32 " graphs, expected %" PRIu64
+                         " bytes" REBUILD,
                          f->name, size, n, get64(p + 16));
     if (checksum(p + HEAD, (size_t)n * ENTRY) != get64(p + 24))
         return error_set(err, INFER_FORMAT, "%s: table: checksum differs" REBUILD, f->name);

@@ -27,8 +27,13 @@ typedef struct clusters {
 
 static tensor matrix(const float *x, int n, int d)
 {
-    return (tensor){ .name = "points", .data = (const uint8_t *)x, .type = DT_F32, .n_rows = n,
-                     .n_cols = d, .n_slices = 1, .row_bytes = (size_t)d * sizeof *x };
+    return (tensor){ .name = "points",
+                     .data = (const uint8_t *)x,
+                     .type = DT_F32,
+                     .n_rows = n,
+                     .n_cols = d,
+                     .n_slices = 1,
+                     .row_bytes = (size_t)d * sizeof *x };
 }
 
 static infer_status choose_centres(clusters *c, infer_error *err)
@@ -66,8 +71,9 @@ static infer_status assign(clusters *c, bool *moved, infer_error *err)
     *moved = false;
     for (int first = 0, n; first < c->n; first += n) {
         n = c->n - first < CHUNK ? c->n - first : CHUNK;
-        knn_query q = { .w = &centres, .count = c->k,
-                        .x = c->x + (size_t)first * (size_t)c->d, .n_queries = n };
+        knn_query q = {
+            .w = &centres, .count = c->k, .x = c->x + (size_t)first * (size_t)c->d, .n_queries = n
+        };
         infer_status st = knn_scores(c->scan, c->products, &q, err);
         if (st != INFER_OK) return st;
         for (int i = 0; i < n; i++) {

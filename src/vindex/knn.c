@@ -164,10 +164,10 @@ void knn_run(knn *k, thread_fn *fn, void *arg)
 typedef struct scan {
     knn *k;
     const knn_query *q;
-    int first, n;     // queries of the group
-    float *out;       // [n, stride]
-    size_t stride;    // of out
-    knn_hit *hits;    // or NULL
+    int first, n;  // queries of the group
+    float *out;    // [n, stride]
+    size_t stride; // of out
+    knn_hit *hits; // or NULL
     int *counts, n_hits;
 } scan;
 
@@ -182,8 +182,7 @@ static void float_product(const scan *s, float *y, const tensor *t, int begin, i
         m = end - r < ROWS ? end - r : ROWS;
         for (int i = 0; i < m; i++)
             rows[i] = t->data + (size_t)(r + i) * t->row_bytes;
-        s->k->kernels->dots_float(y + r, s->stride, x, s->n, rows, m, t->n_cols,
-                                  t->type == DT_F16);
+        s->k->kernels->dots_float(y + r, s->stride, x, s->n, rows, m, t->n_cols, t->type == DT_F16);
     }
 }
 

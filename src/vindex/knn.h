@@ -52,7 +52,7 @@ static inline bool knn_reads_rows(const tensor *w)
 }
 
 /* y [n_cols] = the lengths of a matrix's columns; [n_rows] = of its rows. In float64, rounded. */
-void knn_row_norms(float *y, const tensor *w, float *row); // row [n_cols]: scratch
+void knn_row_norms(float *y, const tensor *w, float *row);                  // row [n_cols]: scratch
 void knn_column_norms(float *y, const tensor *w, float *row, double *sums); // sums [n_cols]
 
 /* Calls fn in every thread of k, once; for work that goes beside scans. */

@@ -43,8 +43,13 @@ static void clustered_data(void)
 
 static tensor matrix(int n, int d)
 {
-    return (tensor){ .name = "rows", .data = (const uint8_t *)rows, .type = DT_F32, .n_rows = n,
-                     .n_cols = d, .n_slices = 1, .row_bytes = (size_t)d * 4 };
+    return (tensor){ .name = "rows",
+                     .data = (const uint8_t *)rows,
+                     .type = DT_F32,
+                     .n_rows = n,
+                     .n_cols = d,
+                     .n_slices = 1,
+                     .row_bytes = (size_t)d * 4 };
 }
 
 static vindex_graph *build(const tensor *t, int m, int threads)

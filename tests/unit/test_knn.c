@@ -166,8 +166,14 @@ static void contributions(void **s)
     assert_int_equal(knn_scores(k, gate, &q, NULL), INFER_OK);
     q.w = &up;
     assert_int_equal(knn_scores(k, ups, &q, NULL), INFER_OK);
-    q = (knn_query){ .w = &w, .up = up, .count = N, .x = queries, .n_queries = 1, .norms = norms,
-                     .gate_bias = bias, .act = ACT_SILU };
+    q = (knn_query){ .w = &w,
+                     .up = up,
+                     .count = N,
+                     .x = queries,
+                     .n_queries = 1,
+                     .norms = norms,
+                     .gate_bias = bias,
+                     .act = ACT_SILU };
     assert_int_equal(knn_scores(k, got, &q, NULL), INFER_OK);
     for (int i = 0; i < N; i++) {
         double g = (double)gate[i] + (double)bias[i];
@@ -231,8 +237,10 @@ static void clusters(void **s)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_products), cmocka_unit_test(the_best_of_any_cut),
-        cmocka_unit_test(top_leaves_nan_out),  cmocka_unit_test(contributions),
+        cmocka_unit_test(scores_are_products),
+        cmocka_unit_test(the_best_of_any_cut),
+        cmocka_unit_test(top_leaves_nan_out),
+        cmocka_unit_test(contributions),
         cmocka_unit_test(clusters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

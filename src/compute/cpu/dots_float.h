@@ -49,9 +49,8 @@ KERNEL_INLINE void dots_float_tile(float *out, size_t out_stride, const float *c
                 v16_fma(dots_load(v[j], whole, n - whole, half), x, acc[i * n_v + j]);
         }
     }
-    KERNEL_UNROLL for (int i = 0; i < n_q; i++)
-        KERNEL_UNROLL for (int j = 0; j < n_v; j++) out[(size_t)i * out_stride + (size_t)j] =
-            v16_sum(acc[i * n_v + j]);
+    KERNEL_UNROLL for (int i = 0; i < n_q; i++) KERNEL_UNROLL for (int j = 0; j < n_v; j++)
+        out[(size_t)i * out_stride + (size_t)j] = v16_sum(acc[i * n_v + j]);
 }
 
 KERNEL_INLINE void dots_float_rows(float *out, size_t out_stride, const float *const *q, int n_q,

@@ -126,8 +126,8 @@ typedef struct cpu_kernels {
      */
     double (*exp_sum)(float *y, const float *x, float shift, int n);
 
-    /* out[i, j] = q[i] . v[j], exact, of vectors [n] of bytes in [-127, 127]; n is a multiple of 64,
-     * at most DOTS_MAX. */
+    /* out[i, j] = q[i] . v[j], exact, of vectors [n] of bytes in [-127, 127]; n is a multiple of
+     * 64, at most DOTS_MAX. */
     void (*dots_i8)(int32_t *out, size_t out_stride, const int8_t *const *q, int n_q,
                     const int8_t *const *v, int n_v, int n);
     /* out[i, j] = q[i] . v[j] of float32 q [n] and float32 or, with half, float16 v [n]: sixteen

@@ -1,5 +1,5 @@
-/* dots_avx512vnni.c: products of vectors of bytes by vpdpbusd, whose one side is unsigned: v goes in
- * with 128 added. */
+/* dots_avx512vnni.c: products of vectors of bytes by vpdpbusd, whose one side is unsigned: v goes
+ * in with 128 added. */
 #include "compute/cpu/x86/vec_avx512.h"
 
 #include "compute/cpu/levels.h"
@@ -24,8 +24,8 @@ KERNEL_INLINE void di_store4(int32_t *out, const di *acc, di less)
     di cd = _mm512_add_epi32(_mm512_unpacklo_epi32(acc[2], acc[3]),
                              _mm512_unpackhi_epi32(acc[2], acc[3]));
     di abcd = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-    __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(abcd),
-                                    _mm512_extracti64x4_epi64(abcd, 1));
+    __m256i half =
+        _mm256_add_epi32(_mm512_castsi512_si256(abcd), _mm512_extracti64x4_epi64(abcd, 1));
     __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
     sum = _mm_sub_epi32(sum, _mm_set1_epi32(_mm512_reduce_add_epi32(less)));
     _mm_storeu_si128((__m128i *)(void *)out, sum);
