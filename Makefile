@@ -8,8 +8,9 @@ PREFIX  ?= /usr/local
 CSTD     = -std=c11 -D_GNU_SOURCE
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(WERROR)
 PKGS     = jansson libcurl libpcre2-8 libutf8proc
+PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS))
 CFLAGS  += $(CSTD) $(OPT) -g $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC -pthread -MMD -MP \
-           -Iinclude -Isrc $(shell pkg-config --cflags $(PKGS)) $(EXTRA)
+           -Iinclude -Isrc $(PKG_CFLAGS) $(EXTRA)
 LDLIBS  += $(shell pkg-config --libs $(PKGS)) -lm -pthread
 VERSION := $(shell sed -n 's/^.define INFER_VERSION "\(.*\)".*/\1/p' src/base/error.c)
 SONAME   = libinfer.so.$(firstword $(subst ., ,$(VERSION)))
@@ -25,7 +26,7 @@ BASE_ISA = -march=armv8-a
 endif
 ISA_avx2       = -march=x86-64-v3
 ISA_avx512vnni = -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
-ISA_neon       = -march=armv8.2-a+dotprod
+ISA_dotprod    = -march=armv8.2-a+dotprod
 
 COMPUTE_SRC := $(wildcard src/base/*.c src/compute/*.c src/compute/cpu/*.c src/compute/cpu/ref/*.c \
                  src/compute/cpu/$(ISA_DIR)/*.c)
@@ -126,9 +127,11 @@ TSAN_UNIT = $(wildcard tests/unit/test_thread.c tests/unit/test_engine.c)
 tsan: ## what uses threads under ThreadSanitizer
 	$(MAKE) BUILD=build-tsan OPT=-O1 KERNEL_OPT=-O0 WERROR= EXTRA=-fsanitize=thread \
 	  UNIT="$(TSAN_UNIT:%.c=build-tsan/%)" unit
+# Each level on a processor whose best it is; the Cortex-A53 is a plain armv8-a.
 arm64: ## kernels built for arm64, checked under qemu
-	$(if $(wildcard src/compute/cpu/arm/*.c),$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc LDFLAGS=-static \
-	  EMULATOR=qemu-aarch64 kernels,@echo "no arm64 kernels yet")
+	$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc LDFLAGS=-static PKG_CFLAGS= EXTRA=-g0 build-arm64/check-kernels
+	@fail=0; check() { $(TALLY) arm64-$$3 qemu-aarch64 -cpu $$1 build-arm64/check-kernels --quick $$2 $$3 || fail=1; }; \
+	  check max --level ref; check cortex-a53 --best neon; check max --best dotprod; exit $$fail
 
 # tests/fuzz/fuzz_<parser>.c: libFuzzer programs; seeds in tests/fuzz/seeds/<parser>
 FUZZ_SECONDS ?= 20

@@ -1,7 +1,9 @@
 /*
  * check.c: the kernel checker: every level that this machine has against the definitions.
  *
- *   check-kernels [--level NAME] [--seed N] [--bench [FORMAT]]
+ *   check-kernels [--level NAME | --best NAME] [--quick] [--seed N] [--bench [FORMAT]]
+ *
+ * --best: that level, which must be the one chosen here; --quick: a fifth of the matrix products.
  */
 #include "check.h"
 
@@ -140,17 +142,21 @@ int main(int argc, char **argv)
 {
     const char *level = NULL, *only = NULL;
     uint64_t seed = 1;
-    bool timing = false;
+    bool timing = false, quick = false, best = false;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--level") && i + 1 < argc) {
+        if ((!strcmp(argv[i], "--level") || !strcmp(argv[i], "--best")) && i + 1 < argc) {
+            best = argv[i][2] == 'b';
             level = argv[++i];
+        } else if (!strcmp(argv[i], "--quick")) {
+            quick = true;
         } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
             seed = strtoull(argv[++i], NULL, 10);
         } else if (!strcmp(argv[i], "--bench")) {
             timing = true;
             if (i + 1 < argc && argv[i + 1][0] != '-') only = argv[++i];
         } else {
-            fprintf(stderr, "usage: check-kernels [--level NAME] [--seed N] [--bench [FORMAT]]\n");
+            fprintf(stderr, "usage: check-kernels [--level NAME | --best NAME] [--quick] [--seed N] "
+                            "[--bench [FORMAT]]\n");
             return 2;
         }
     }
@@ -158,7 +164,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "check-kernels: level '%s': not here\n", level);
         return 2;
     }
-    checker c = {.ref = cpu_kernels_get("ref")};
+    const char *chosen = cpu_kernels_get(NULL)->name;
+    if (best && strcmp(level, chosen)) {
+        fprintf(stderr, "check-kernels: the best level is '%s', expected '%s'\n", chosen, level);
+        return 1;
+    }
+    checker c = {.ref = cpu_kernels_get("ref"), .quick = quick};
     if (!timing) printf("seed %llu\n", (unsigned long long)seed);
     for (int i = 0; isa_levels[i].name; i++) {
         c.k = cpu_kernels_get(isa_levels[i].name);

@@ -16,6 +16,7 @@ typedef struct checker {
     const cpu_kernels *k;   // the level under test
     const cpu_kernels *ref;
     const char *op;
+    bool quick; // fewer cases
     int passed, failed;
 } checker;
 

@@ -5,6 +5,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #include <pthread.h>
 #include <string.h>
 
@@ -30,16 +35,39 @@ static bool have_avx512vnni(void)
 }
 #endif
 
+// Vectors are part of armv8-a. The system says what else there is: a program may not ask the CPU.
+#if defined(__aarch64__)
+static bool have_neon(void) { return true; }
+#if defined(__linux__)
+static bool have_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; }                  // ASIMDDP
+#elif defined(__APPLE__)
+static bool apple_has(const char *feature)
+{
+    int has = 0;
+    size_t size = sizeof has;
+    return !sysctlbyname(feature, &has, &size, NULL, 0) && has;
+}
+static bool have_dotprod(void) { return apple_has("hw.optional.arm.FEAT_DotProd"); }
+#else
+static bool have_dotprod(void) { return false; }
+#endif
+#endif
+
 // clang-format off
-#define LEVEL(name)                                     \
+#define INT8_LEVEL(name, by_float)                      \
     { #name, have_##name, init_##name, "int8 " #name,   \
-      "int8 " #name ", plain unpack", "float32 " #name }
+      "int8 " #name ", plain unpack", by_float }
+#define LEVEL(name) INT8_LEVEL(name, "float32 " #name)
 // clang-format on
 const isa_level isa_levels[] = {
     LEVEL(ref),
 #if defined(__x86_64__)
     LEVEL(avx2),
     LEVEL(avx512vnni),
+#endif
+#if defined(__aarch64__)
+    LEVEL(neon),
+    INT8_LEVEL(dotprod, "float32 neon"),
 #endif
     { NULL, NULL, NULL, NULL, NULL, NULL },
 };

@@ -22,4 +22,14 @@ void init_avx512vnni_attn(cpu_kernels *k);
 void init_avx512vnni_matmul(cpu_kernels *k);
 void init_avx512vnni_dots(cpu_kernels *k);
 
+void init_neon(cpu_kernels *k);
+void init_neon_float(cpu_kernels *k);
+void init_neon_attn(cpu_kernels *k);
+void init_neon_matmul(cpu_kernels *k);
+void init_neon_dots(cpu_kernels *k);
+
+void init_dotprod(cpu_kernels *k);
+void init_dotprod_matmul(cpu_kernels *k);
+void init_dotprod_dots(cpu_kernels *k);
+
 #endif

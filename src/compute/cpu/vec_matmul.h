@@ -2,7 +2,8 @@
  * vec_matmul.h: what matmul_int8.h and matmul_f32.h share. Both are written once over the level's
  * own register, which the vec_<level>.h before them gives as
  *
- *   vf, vi         LANES floats, LANES dwords or 4 * LANES bytes: 16 with AVX-512, 8 with AVX2
+ *   vf, vi         LANES floats, LANES dwords or 4 * LANES bytes: 16 with AVX-512, 8 with AVX2, 4
+ *                  with NEON
  *   TILE_ROWS, TILE_PANELS   rows of activations and panels of LANES outputs, the product of which
  *                  a tile keeps in accumulators
  *   vi_rows        16 bytes from each of LANES / 4 places, `step` bytes apart

@@ -1,0 +1,13 @@
+/* matmul_neon.c: the shared matrix products at this level. */
+#include "compute/cpu/arm/vec_neon.h"
+
+#include "compute/cpu/levels.h"
+#include "compute/cpu/matmul_f32.h"
+#include "compute/cpu/matmul_int8.h"
+
+void init_neon_matmul(cpu_kernels *k)
+{
+    k->matmul_int8 = matmul_int8;
+    k->reads_by_vectors = reads_by_vectors;
+    k->matmul_f32 = matmul_f32;
+}
