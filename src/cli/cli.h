@@ -147,6 +147,12 @@ json_t *cli_json_text(const char *s, size_t n);
 json_t *cli_json_ids(const int32_t *ids, size_t n);
 /* Prints and frees root as one line. Returns an exit code. */
 int cli_json_print(json_t *root);
+/* The answer to a line of input, n bytes that are the JSON value `in`; NULL with err set. */
+typedef json_t *cli_answer(json_t *in, const char *line, size_t n, const void *user,
+                           infer_error *err);
+/* Each line of standard input answered by one of standard output: the answer, or {"error": …}.
+ * Returns an exit code. */
+int cli_json_lines(cli_answer *answer, const void *user);
 
 /* ---- interrupts ------------------------------------------------------------------------------ */
 
@@ -172,6 +178,9 @@ const char *cli_finish_name(infer_finish f);
 double cli_prompt_rate(const infer_stats *s); // tokens per second
 double cli_generation_rate(const infer_stats *s);
 void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, float temperature);
+/* A table of operations, `name` at its head. */
+void cli_print_profile(FILE *f, const char *name, const infer_profile_row *rows, int n);
+#define CLI_PROFILE_ROWS 256 // more than there are
 
 /* ---- models and engines ---------------------------------------------------------------------- */
 

@@ -11,8 +11,6 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 
-#define MAX_PROFILE_ROWS 256
-
 typedef struct bench_options {
     cli_engine engine;
     int prompt, generate, depth, repeat;
@@ -44,7 +42,7 @@ typedef struct test {
     double *rate;     // [repeat] tokens a second
     uint64_t bytes;   // of weights and cache that all its tokens read
     double mean, deviation;
-    infer_profile_row rows[MAX_PROFILE_ROWS];
+    infer_profile_row rows[CLI_PROFILE_ROWS];
     int n_rows;
 } test;
 
@@ -140,7 +138,7 @@ static infer_status profile(bench *b, infer_error *err)
         if (!t->n) continue;
         st = infer_engine_profile(b->engine, true, err);
         if (!st) st = run_test(b, t, &rate, err);
-        t->n_rows = infer_profile(b->engine, t->rows, MAX_PROFILE_ROWS);
+        t->n_rows = infer_profile(b->engine, t->rows, CLI_PROFILE_ROWS);
         infer_engine_profile(b->engine, false, NULL);
     }
     return st;
@@ -206,21 +204,6 @@ static double per_second(const infer_profile_row *r, uint64_t n)
     return r->seconds > 0 ? (double)n / r->seconds / 1e9 : 0;
 }
 
-static void print_profile(const test *t)
-{
-    double all = seconds_of(t);
-    printf("\n%s%-2s %-16s %-16s %-6s    calls         ms  share     GB/s    GOP/s%s\n",
-           cli_bold(stdout), t->name, "operation", "", "", cli_plain(stdout));
-    for (int i = 0; i < t->n_rows; i++) {
-        const infer_profile_row *r = &t->rows[i];
-        printf("   %-16s %-16s %-6s %8llu %10.2f %5.1f%%", r->op, r->what, r->type,
-               (unsigned long long)r->calls, r->seconds * 1e3, 100 * r->seconds / all);
-        if (r->bytes) printf(" %8.1f", per_second(r, r->bytes));
-        if (r->ops) printf(" %8.1f", per_second(r, r->ops));
-        putchar('\n');
-    }
-}
-
 static void print_table(const bench *b)
 {
     char size[32];
@@ -239,7 +222,7 @@ static void print_table(const bench *b)
             printf("%s %-7d %10.1f %8.1f %9.1f %13.0f %%\n", t->name, t->n, t->mean, t->deviation,
                    gbs_of(t), 100 * share_of(b, gbs_of(t)));
     for (const test *t = b->tests; t < b->tests + 2; t++)
-        if (t->n_rows) print_profile(t);
+        if (t->n_rows) cli_print_profile(stdout, t->name, t->rows, t->n_rows);
 }
 
 /* A field that a comma or a quote may be in. */

@@ -12,7 +12,7 @@
 
 typedef struct run_options {
     cli_session s;
-    bool json;
+    bool json, profile;
 } run_options;
 
 static const cli_option options[] = {
@@ -23,9 +23,10 @@ static const cli_option options[] = {
     SESSION_OPTIONS("0", "0: off (default)", "speed and memory, on standard error at the end"),
     { "--json", NULL, OPT_FLAG, offsetof(run_options, json),
       .help = "one JSON object at the end in place of streamed text" },
+    { "--profile", NULL, OPT_FLAG, offsetof(run_options, profile),
+      .help = "the time of each operation, prompt and generation together, on standard error" },
     { "--engine", "NAME", OPT_LATER, 0, .help = "" },
     { "--gpu-layers", "N", OPT_LATER, 0, .help = "" },
-    { "--profile", NULL, OPT_LATER, 0, .help = "" },
     { 0 },
 };
 
@@ -110,6 +111,11 @@ static int conclude(infer_session *session, const char *name, const run_options 
         if (!code) code = printed;
     }
     if (o->s.stats) cli_print_stats(stderr, &stats, &info, o->s.sampling.temperature);
+    if (o->profile) {
+        infer_profile_row rows[CLI_PROFILE_ROWS];
+        int n = infer_profile(infer_session_engine(session), rows, CLI_PROFILE_ROWS);
+        cli_print_profile(stderr, "", rows, n);
+    }
     return code;
 }
 
@@ -125,7 +131,10 @@ static int complete(const infer_model *model, const char *name, const run_option
     if (infer_session_new(&session, model, &so, &err)) return cli_fail(&err);
     cli_interrupt_session(session);
     collected all = { 0 };
-    int code = feed(session, tok, prompt, n, &err) ? cli_fail(&err) : EXIT_DONE;
+    infer_status st =
+        o->profile ? infer_engine_profile(infer_session_engine(session), true, &err) : INFER_OK;
+    if (!st) st = feed(session, tok, prompt, n, &err);
+    int code = st ? cli_fail(&err) : EXIT_DONE;
     cli_progress_end();
     if (!code && o->s.n != 0) code = generate(session, o, &all);
     if (!code && cli_interrupted()) code = EXIT_INTERRUPTED;

@@ -59,47 +59,21 @@ static json_t *ids_of(const work *w, json_t *context, infer_error *err)
     return out;
 }
 
-static json_t *answer(const work *w, const char *line, size_t n, infer_error *err)
+static json_t *answer(json_t *context, const char *line, size_t n, const void *user,
+                      infer_error *err)
 {
-    json_error_t why;
-    json_t *context = json_loadb(line, n, JSON_ALLOW_NUL, &why), *out = NULL;
-    if (!context) {
-        error_set(err, INFER_FORMAT, "column %d: %s", why.column, why.text);
-    } else if (!json_is_object(context)) {
+    const work *w = user;
+    char *text;
+    size_t n_text;
+    if (!json_is_object(context)) {
         error_set(err, INFER_FORMAT, "expected an object");
-    } else if (w->o->ids) {
-        out = ids_of(w, context, err);
-    } else {
-        char *text;
-        size_t n_text;
-        if (!infer_template_render(w->t, &text, &n_text, line, n, w->o->now, err)) {
-            out = cli_json_text(text, n_text);
-            infer_free(text);
-        }
+        return NULL;
     }
-    json_decref(context);
+    if (w->o->ids) return ids_of(w, context, err);
+    if (infer_template_render(w->t, &text, &n_text, line, n, w->o->now, err)) return NULL;
+    json_t *out = cli_json_text(text, n_text);
+    infer_free(text);
     return out;
-}
-
-static int filter_lines(const work *w)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t len;
-    int code = EXIT_DONE;
-    setvbuf(stdout, NULL, _IOLBF, 0); // a program at the other end may wait for each answer
-    while (!code && (errno = 0, len = getline(&line, &cap, stdin)) >= 0) {
-        size_t n = (size_t)len;
-        if (n && line[n - 1] == '\n') n--;
-        infer_error err = { 0 };
-        json_t *out = answer(w, line, n, &err);
-        if (!out) out = json_pack("{s:o}", "error", cli_json_text(err.msg, strlen(err.msg)));
-        code = cli_json_print(out);
-    }
-    if (!code && ferror(stdin))
-        code = cli_error(EXIT_FAILED, "standard input: %s", strerror(errno));
-    free(line);
-    return code;
 }
 
 /* ---- for people ------------------------------------------------------------------------------ */
@@ -229,7 +203,7 @@ static int run(int argc, char **argv)
         return cli_usage(&cmd_template, "--system: not with --json, whose lines hold it");
     if ((code = check_time(o.now))) return code;
     code = open_template(&w, args.v[0]);
-    if (!code) code = o.json ? filter_lines(&w) : show(&w, args.v[1]);
+    if (!code) code = o.json ? cli_json_lines(answer, &w) : show(&w, args.v[1]);
     infer_template_free(w.t);
     infer_tokenizer_close(w.tok);
     return code;

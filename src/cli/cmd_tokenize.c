@@ -74,31 +74,17 @@ end:
     return out;
 }
 
-static int filter_lines(const infer_tokenizer *tok, const tokenize_options *o)
+typedef struct line_work {
+    const infer_tokenizer *tok;
+    const tokenize_options *o;
+} line_work;
+
+static json_t *answer(json_t *in, const char *line, size_t n, const void *user,
+                      infer_error *err)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t len;
-    int code = EXIT_DONE;
-    setvbuf(stdout, NULL, _IOLBF, 0); // a program at the other end may wait for each answer
-    while (!code && (errno = 0, len = getline(&line, &cap, stdin)) >= 0) {
-        size_t n = (size_t)len;
-        if (n && line[n - 1] == '\n') n--;
-        infer_error err = { 0 };
-        json_error_t why;
-        json_t *in = json_loadb(line, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why), *out = NULL;
-        if (!in)
-            error_set(&err, INFER_FORMAT, "column %d: %s", why.column, why.text);
-        else
-            out = o->decode ? text_of_line(tok, o, in, &err) : ids_of_line(tok, o, in, &err);
-        if (!out) out = json_pack("{s:o}", "error", cli_json_text(err.msg, strlen(err.msg)));
-        json_decref(in);
-        code = cli_json_print(out);
-    }
-    if (!code && ferror(stdin))
-        code = cli_error(EXIT_FAILED, "standard input: %s", strerror(errno));
-    free(line);
-    return code;
+    (void)line, (void)n;
+    const line_work *w = user;
+    return w->o->decode ? text_of_line(w->tok, w->o, in, err) : ids_of_line(w->tok, w->o, in, err);
 }
 
 /* ---- for people ------------------------------------------------------------------------------ */
@@ -168,7 +154,7 @@ static int run(int argc, char **argv)
     if (infer_tokenizer_open(&tok, path, &err))
         code = cli_fail(&err);
     else if (o.json)
-        code = filter_lines(tok, &o);
+        code = cli_json_lines(answer, &(line_work){ tok, &o });
     else if (args.n < 2)
         code = cli_read_input(&input, &n, o.decode ? "ids" : "text");
     if (!code && !o.json) {

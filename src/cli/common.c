@@ -329,6 +329,33 @@ int cli_json_print(json_t *root)
     return cli_flush(EXIT_DONE);
 }
 
+int cli_json_lines(cli_answer *answer, const void *user)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t len;
+    int code = EXIT_DONE;
+    setvbuf(stdout, NULL, _IOLBF, 0); // a program at the other end may wait for each answer
+    while (!code && (errno = 0, len = getline(&line, &cap, stdin)) >= 0) {
+        size_t n = (size_t)len;
+        if (n && line[n - 1] == '\n') n--;
+        infer_error err = { 0 };
+        json_error_t why;
+        json_t *in = json_loadb(line, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why), *out = NULL;
+        if (!in)
+            error_set(&err, INFER_FORMAT, "column %d: %s", why.column, why.text);
+        else
+            out = answer(in, line, n, user, &err);
+        if (!out) out = json_pack("{s:o}", "error", cli_json_text(err.msg, strlen(err.msg)));
+        json_decref(in);
+        code = cli_json_print(out);
+    }
+    if (!code && ferror(stdin))
+        code = cli_error(EXIT_FAILED, "standard input: %s", strerror(errno));
+    free(line);
+    return code;
+}
+
 /* ---- interrupts ------------------------------------------------------------------------------ */
 
 static infer_engine *volatile interrupt_engine;

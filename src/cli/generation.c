@@ -107,3 +107,19 @@ void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, 
     if (temperature > 0) fprintf(f, ", seed %llu", (unsigned long long)s->seed);
     fputc('\n', f);
 }
+
+void cli_print_profile(FILE *f, const char *name, const infer_profile_row *rows, int n)
+{
+    double all = 0;
+    for (int i = 0; i < n; i++)
+        all += rows[i].seconds;
+    fprintf(f, "\n%s%-2s %-40s    calls         ms  share     GB/s    GOP/s%s\n", cli_bold(f), name,
+            "operation", cli_plain(f));
+    for (const infer_profile_row *r = rows; r < rows + n; r++) {
+        fprintf(f, "   %-16s %-16s %-6s %8llu %10.2f %5.1f%%", r->op, r->what, r->type,
+                (unsigned long long)r->calls, r->seconds * 1e3, rate(100 * r->seconds, all));
+        if (r->bytes || r->ops) fprintf(f, " %8.1f", rate((double)r->bytes / 1e9, r->seconds));
+        if (r->ops) fprintf(f, " %8.1f", rate((double)r->ops / 1e9, r->seconds));
+        fputc('\n', f);
+    }
+}

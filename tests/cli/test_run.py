@@ -2,6 +2,7 @@
 import collections
 import json
 import math
+import re
 
 import pytest
 
@@ -127,3 +128,9 @@ def test_predict():
         refused(infer("predict", GGUF, PROMPT, "--mode", mode), "--mode", mode, "vindex")
     refused(infer("predict", GGUF, PROMPT, "--top", 0), "--top")
     refused(infer("predict", GGUF, ""), "empty")
+
+
+def test_profile():
+    r = infer("run", GGUF, PROMPT, "-n", 8, "--profile")
+    assert r.text == GREEDY and re.search(r"^ +matmul +down +f32 +\d+ +[\d.]+ +[\d.]+%", r.err, re.M), r.err
+    assert sum(float(x) for x in re.findall(r" ([\d.]+)%", r.err)) > 99

@@ -89,7 +89,7 @@ def test_missing_and_superfluous_arguments():
     refused(infer("perplexity", GGUF), "MODEL FILE")
 
 
-@pytest.mark.parametrize("option", [["--engine", "x"], ["--gpu-layers", "9"], ["--profile"]])
+@pytest.mark.parametrize("option", [["--engine", "x"], ["--gpu-layers", "9"]])
 def test_options_of_later_are_refused(option):
     refused(infer("run", GGUF, "a", *option), option[0], "not supported yet")
 
