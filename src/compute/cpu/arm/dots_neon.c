@@ -1,5 +1,5 @@
-/* dots_neon.c: products of vectors of bytes: a 16-bit lane adds two, which fit because no byte is
- * -128. */
+/* dots_neon.c: products of vectors of floats, and of bytes: a 16-bit lane adds two, which fit
+ * because no byte is -128. */
 #include "compute/cpu/arm/di_arm.h"
 #include "compute/cpu/levels.h"
 
@@ -10,6 +10,13 @@ KERNEL_INLINE di di_step(di acc, di v, di q)
     return vpadalq_s16(acc, vmlal_high_s8(pairs, a, b));
 }
 
+#define DOTS_F_Q 1
+#define DOTS_F_V 4
 #include "compute/cpu/dots.h"
+#include "compute/cpu/dots_float.h"
 
-void init_neon_dots(cpu_kernels *k) { k->dots_i8 = dots_i8; }
+void init_neon_dots(cpu_kernels *k)
+{
+    k->dots_i8 = dots_i8;
+    k->dots_float = dots_float;
+}

@@ -200,6 +200,10 @@ KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
     }
     return vmaxvq_u32(m);
 }
+KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
+{
+    V16_QUADS quad[i] = vmaxvq_u32(vreinterpretq_u32_f32(vabsq_f32(a.q[i])));
+}
 KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
 {
     int32x4_t n[4];
@@ -283,16 +287,20 @@ KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
     (void)step; // one row
     return vi_bytes(p);
 }
-KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
+KERNEL_INLINE void transpose_4(vi *t, vi a, vi b, vi c, vi d)
 {
-    vi a = vi_bytes(p), b = vi_bytes(p + stride), c = vi_bytes(p + 2 * stride);
-    vi d = vi_bytes(p + 3 * stride), ab = vi_lo32(a, b), cd = vi_lo32(c, d);
+    vi ab = vi_lo32(a, b), cd = vi_lo32(c, d);
     t[0] = vi_lo64(ab, cd);
     t[1] = vi_hi64(ab, cd);
     ab = vi_hi32(a, b);
     cd = vi_hi32(c, d);
     t[2] = vi_lo64(ab, cd);
     t[3] = vi_hi64(ab, cd);
+}
+KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
+{
+    transpose_4(t, vi_bytes(p), vi_bytes(p + stride), vi_bytes(p + 2 * stride),
+                vi_bytes(p + 3 * stride));
 }
 KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
 {
@@ -308,6 +316,30 @@ KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
     return vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(index)));
 }
 KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
+
+/* Every second dword of 32 bytes: the high or low plane (0, 1) of 4 quads of act_row's q. */
+KERNEL_INLINE vi plane_of(const int8_t *q, int plane)
+{
+    return plane ? vuzp2q_s32(vi_bytes(q), vi_bytes(q + 16))
+                 : vuzp1q_s32(vi_bytes(q), vi_bytes(q + 16));
+}
+KERNEL_INLINE void vi_low_quads(int *to, const int8_t *q, size_t step)
+{
+    KERNEL_UNROLL for (int half = 0; half < 2; half++, q += 32, to += 16)
+    {
+        vi t[4];
+        transpose_4(t, plane_of(q, 1), plane_of(q + step, 1), plane_of(q + 2 * step, 1),
+                    plane_of(q + 3 * step, 1));
+        KERNEL_UNROLL for (int j = 0; j < 4; j++) vi_store(to + 4 * j, t[j]);
+    }
+}
+KERNEL_INLINE int wide_quad(const int8_t *q)
+{
+    vi a = plane_of(q, 0), b = plane_of(q + 32, 0);
+    uint16x8_t some = vcombine_u16(vmovn_u32(vtstq_s32(a, a)), vmovn_u32(vtstq_s32(b, b)));
+    uint64_t byte_of_quad = vget_lane_u64(vreinterpret_u64_u8(vmovn_u16(some)), 0);
+    return __builtin_ctzll(byte_of_quad | (uint64_t)1 << 63) / 8;
+}
 
 /* 4 bytes to all lanes. */
 KERNEL_INLINE vi vi_dword(const int8_t *p)
