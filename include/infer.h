@@ -210,6 +210,7 @@ typedef struct infer_capture {
     float *attention; // [n_heads, n_rows, n_rows] of `layer`; only where all rows of the step
                       // belong to one sequence that was empty; or NULL
     int layer;
+    float *ffn_in; // [n_layers, n_rows, d_model] the FFNs' inputs, normed, or NULL
 } infer_capture;
 /* The next step writes what it computes into the caller's buffers; NULL ends it. */
 INFER_API infer_status infer_engine_capture(infer_engine *engine, const infer_capture *capture,

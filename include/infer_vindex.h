@@ -107,6 +107,10 @@ INFER_API int infer_vindex_knn_contribution(const infer_vindex *v, int layer, co
 INFER_API infer_status infer_vindex_embed(const infer_vindex *v, const char *text, bool last,
                                           float *x, infer_error *err);
 
+/* The embedding [d_model] of a token, scaled as the model scales it. */
+INFER_API infer_status infer_vindex_embedding(const infer_vindex *v, int32_t token, float *x,
+                                              infer_error *err);
+
 typedef struct infer_token_score {
     int32_t token;
     float score;
@@ -187,6 +191,12 @@ INFER_API infer_status infer_patch_load(infer_patch *patch, const char *path, in
 INFER_API infer_status infer_patch_save(const infer_patch *patch, const char *path,
                                         infer_error *err);
 INFER_API int infer_patch_n_operations(const infer_patch *patch);
+typedef struct infer_operation {
+    int kind; // 0 insert, 1 update, 2 delete, 3 insert_knn, 4 delete_knn
+    int layer, feature;
+    const char *entity, *relation, *target; // or NULL; live as long as the operation
+} infer_operation;
+INFER_API infer_operation infer_patch_operation(const infer_patch *patch, int i);
 /* Takes back all operations but the first n. */
 INFER_API void infer_patch_truncate(infer_patch *patch, int n);
 

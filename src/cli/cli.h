@@ -32,7 +32,12 @@
     X(eval)                                                                                        \
     X(quantize)                                                                                    \
     X(convert)                                                                                     \
-    X(extract)                                                                                     \
+    X(extract)                                                                                 \
+    X(insert)                                                                                  \
+    X(delete)                                                                                  \
+    X(update)                                                                                  \
+    X(patch)                                                                                   \
+    X(compile)                                                                                 \
     X(perplexity)                                                                                  \
     X(bench)                                                                                       \
     X(doctor)
@@ -77,7 +82,7 @@ typedef struct cli_option {
 } cli_option;
 
 typedef struct cli_args {
-    const char *v[3];
+    const char *v[64];
     int n;
 } cli_args;
 

@@ -217,7 +217,9 @@ static infer_status step(evaluation *v, const int32_t *ids, int n, bool all, boo
                                                                              : INFER_WANT_NOTHING };
     for (int j = half; j < v->o->beside && !st; j++)
         st = add_other(v, j, &n_rows, err);
-    infer_capture capture = { v->step_states, v->weights, v->o->attention.number };
+    infer_capture capture = { .hidden = v->step_states,
+                              .attention = v->weights,
+                              .layer = v->o->attention.number };
     bool captures = v->step_states || v->weights;
     if (!st && captures) st = infer_engine_capture(v->engine, &capture, err);
     if (!st) st = infer_step(v->engine, v->rows, n_rows, err);

@@ -23,6 +23,17 @@ static void capture_hidden(const worker *w, const infer_engine *e, int layer)
                e->ws.x + (size_t)r * e->ws.x_stride, (size_t)d_model * sizeof(float));
 }
 
+/* Copies the FFN's input; by rows. */
+static void capture_ffn(const worker *w, const infer_engine *e, int layer)
+{
+    if (!e->capture.ffn_in) return;
+    int n = e->step.n_rows, d_model = e->model->d_model, begin, end;
+    thread_share(n, 1, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++)
+        memcpy(e->capture.ffn_in + ((size_t)layer * n + r) * d_model,
+               e->ws.h.x + (size_t)r * e->ws.h.stride, (size_t)d_model * sizeof(float));
+}
+
 /* The step's spans with this layer's tiles. */
 static const row_span *spans_of(const worker *w, const infer_engine *e, int layer)
 {
@@ -254,6 +265,7 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
     if (l->ffn != FFN_NONE) {
         float *out = l->parallel ? ws->branch2 : ws->branch;
         norm_input(w, e, &l->ffn_norm);
+        capture_ffn(w, e, layer);
         e->ffn[layer].run(w, e, &e->ffn[layer], out);
         if (l->parallel) add_branch(w, e, ws->branch, &l->post_attn_norm, l->residual_scale);
         add_branch(w, e, out, &l->post_ffn_norm, l->residual_scale);

@@ -454,6 +454,18 @@ infer_vindex_info infer_vindex_describe_index(const infer_vindex *v)
     return info;
 }
 
+infer_status infer_vindex_embedding(const infer_vindex *v, int32_t token, float *x,
+                                    infer_error *err)
+{
+    if (token < 0 || token >= v->n_vocab)
+        return error_set(err, INFER_ARGUMENT, "%s: token %d, expected 0 to %d", v->path, (int)token,
+                         v->n_vocab - 1);
+    tensor_row(x, &v->embed, token);
+    for (int i = 0; i < v->d_model; i++)
+        x[i] *= v->embed_scale;
+    return error_clear(err);
+}
+
 int infer_vindex_n_features(const infer_vindex *v, int layer)
 {
     return layer < 0 || layer >= v->n_layers ? -1 : v->layers[layer].n_features;

@@ -46,6 +46,14 @@ void infer_patch_free(infer_patch *p)
 
 int infer_patch_n_operations(const infer_patch *p) { return (int)p->n_ops; }
 
+infer_operation infer_patch_operation(const infer_patch *p, int i)
+{
+    if (i < 0 || (size_t)i >= p->n_ops) return (infer_operation){ 0 };
+    const patch_op *op = &p->ops[i];
+    return (infer_operation){ (int)op->kind, op->layer,    op->feature,
+                              op->entity,    op->relation, op->target };
+}
+
 int patch_layer(const infer_patch *p, int layer, const patch_feature **features)
 {
     if (layer < 0 || layer >= p->base->n_layers) return 0;
