@@ -157,6 +157,8 @@ typedef struct infer_engine_info {
     const char *device;    // one line
     int n_threads, n_ctx, n_kv_tokens, max_rows;
     uint64_t kv_bytes, work_bytes;
+    uint64_t repacked_bytes; // of the head's coarse copy, now
+    uint64_t unread_bytes;   // of the head, that the last step's search for the largest spared
 } infer_engine_info;
 INFER_API infer_engine_info infer_engine_describe(const infer_engine *engine);
 /* Where the layer's FFN comes from: "weights", "experts", or the index's storage ("walk f16");
@@ -182,6 +184,7 @@ enum {
     INFER_WANT_NOTHING = 0,
     INFER_WANT_LOGITS = 1, // infer_logits of this row
     INFER_WANT_HIDDEN = 2, // infer_hidden: the last layer's output before the final norm
+    INFER_WANT_TOP = 4,    // infer_top of this row: only the largest logits, which can be cheaper
 };
 
 typedef struct infer_row {
@@ -189,6 +192,9 @@ typedef struct infer_row {
     int32_t token;
     const float *embedding; // [d_model] in place of a token, or NULL
     unsigned want;
+    int top;             // INFER_WANT_TOP: how many of the largest, 1 or more
+    const int32_t *also; // [n_also] ids whose logits are wanted too, and which do not count among
+    int n_also;          // the largest; NULL: none
 } infer_row;
 
 /*
@@ -201,6 +207,12 @@ INFER_API infer_status infer_step(infer_engine *engine, const infer_row *rows, i
                                   infer_error *err);
 /* [n_vocab] of row i of the last step, valid until the next; NULL where it did not want them. */
 INFER_API const float *infer_logits(const infer_engine *engine, int row);
+/* Of a row that wanted the largest logits: their number, with ids ascending and the logits at those
+ * ids, the same bits as infer_logits would have. All of the largest and all of `also` are there,
+ * mostly with others; *ids NULL: all of the vocabulary. 0 where the row did not want them. Valid
+ * until the next step. */
+INFER_API int infer_top(const infer_engine *engine, int row, const int32_t **ids,
+                        const float **logits);
 /* [d_model] likewise. */
 INFER_API const float *infer_hidden(const infer_engine *engine, int row);
 
@@ -258,6 +270,12 @@ INFER_API void infer_sampler_free(infer_sampler *sampler);
 /* The next id; logits [n_vocab] are left as they are. NaN is never chosen; all NaN gives -1. No
  * heap allocation. */
 INFER_API int32_t infer_sample(infer_sampler *sampler, const float *logits);
+/* How many of the largest logits the next choice depends on, with *also as in infer_row (valid
+ * until the next infer_sampler_top or infer_sample); 0: on all of the vocabulary. */
+INFER_API int infer_sampler_top(infer_sampler *sampler, const int32_t **also, int *n_also);
+/* infer_sample on what infer_top gave. */
+INFER_API int32_t infer_sample_top(infer_sampler *sampler, const int32_t *ids, const float *logits,
+                                   int n);
 /* Tells the sampler of a token that is now part of the text (prompt tokens too). */
 INFER_API void infer_sampler_accept(infer_sampler *sampler, int32_t id);
 INFER_API uint64_t infer_sampler_seed(const infer_sampler *sampler);
@@ -323,7 +341,7 @@ typedef struct infer_stats {
     uint64_t seed;
     infer_finish finish;
     int n_drafted, n_accepted; // tokens guessed ahead, and of them right
-    uint64_t repacked_bytes;   // as in infer_model_info
+    uint64_t repacked_bytes;   // of the model, and of the head's coarse copy
     double load_s;             // seconds that opening the model and the session took
 } infer_stats;
 INFER_API infer_stats infer_session_stats(const infer_session *session);

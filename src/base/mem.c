@@ -92,6 +92,20 @@ void mem_free_pages(void *p, size_t size)
     if (p) munmap(p, size ? size : 1);
 }
 
+void *mem_pages_large(size_t size)
+{
+    void *p = mem_pages(size);
+#ifdef MADV_HUGEPAGE
+    if (p) madvise(p, size, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+void mem_drop_pages(void *p, size_t size)
+{
+    if (p && size) madvise(p, size, MADV_DONTNEED);
+}
+
 infer_status mem_reserve(void **p, size_t *cap, size_t n, size_t size, infer_error *err)
 {
     if (n <= *cap) return error_clear(err);

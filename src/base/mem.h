@@ -24,6 +24,10 @@ void mem_free(void *p);
  * size 0 is legal. Freed with mem_free_pages(p, size). */
 void *mem_pages(size_t size);
 void mem_free_pages(void *p, size_t size);
+/* As mem_pages, in large pages where the system gives them; for what is read from end to end. */
+void *mem_pages_large(size_t size);
+/* Gives the pages back to the system; the range stays, zeroed. */
+void mem_drop_pages(void *p, size_t size);
 
 /* Makes room for n elements in *p (of *cap, doubling). INFER_NOMEM leaves both unchanged. */
 infer_status mem_reserve(void **p, size_t *cap, size_t n, size_t size, infer_error *err);

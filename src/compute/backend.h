@@ -13,6 +13,7 @@
 #define COMPUTE_BACKEND_H
 
 #include "base/thread.h"
+#include "compute/coarse.h"
 #include "compute/cpu/kernels.h"
 
 typedef struct backend backend;
@@ -148,6 +149,18 @@ struct backend {
     /* y = min(max(y, lo), hi) * scale + shift; by rows. */
     void (*clamp)(const worker *w, float *y, size_t stride, int n_rows, int width, float lo,
                   float hi, float scale, float shift);
+
+    /* The search for a matrix's largest products (coarse.h); NULL, all of them: none. A copy begins
+     * with nothing packed and owns nothing of the matrix; drop gives its memory back. pack: n more
+     * panels of this thread's share, all of which are then [*from, *from + *size) of the matrix.
+     * top: as top_args says, with a barrier inside. */
+    bool (*coarse_open)(const device *d, coarse *c, const tensor *w);
+    void (*coarse_close)(coarse *c);
+    void (*coarse_drop)(coarse *c);
+    size_t (*coarse_bytes)(const coarse *c); // in memory
+    size_t (*coarse_rows)(const coarse *c);  // packed
+    void (*coarse_pack)(const worker *w, coarse *c, int n, const uint8_t **from, size_t *size);
+    void (*top)(const worker *w, const top_args *a);
 
     /* Mixture of experts; by rows (of y). */
     void (*route)(const worker *w, const route_args *a);

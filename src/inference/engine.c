@@ -49,6 +49,12 @@ static act ws_act(infer_engine *e, size_t rows, int width, bool *ok)
     return a;
 }
 
+void *workspace_alloc(infer_engine *e, size_t n, size_t size)
+{
+    bool ok = true;
+    return ws_alloc(e, n, 1, size, &ok);
+}
+
 static int max_of(int a, int b) { return a > b ? a : b; }
 
 /* The widest of everything in the plan. */
@@ -318,6 +324,7 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
     if (!st) st = ws_open(e, &wd, err);
     if (!st) st = step_open(e, err);
     if (!st) st = ffn_open(e, &o, err);
+    if (!st) st = head_open(e, err);
     if (!st)
         st = kv_open(&e->kv, e->be, e->dev, model, type, e->n_ctx, e->n_kv_tokens, e->max_sequences,
                      e->max_rows, err);
@@ -338,6 +345,7 @@ void infer_engine_free(infer_engine *e)
 {
     if (!e) return;
     if (e->dev) {
+        head_close(e);
         kv_close(&e->kv);
         step_close(e);
         ws_close(e);
@@ -359,7 +367,9 @@ infer_engine_info infer_engine_describe(const infer_engine *e)
                                 .n_kv_tokens = e->n_kv_tokens,
                                 .max_rows = e->max_rows,
                                 .kv_bytes = e->kv.bytes,
-                                .work_bytes = e->ws.bytes };
+                                .work_bytes = e->ws.bytes,
+                                .repacked_bytes = head_bytes(e),
+                                .unread_bytes = e->step.searches ? e->head.unread : 0 };
 }
 
 infer_status infer_engine_profile(infer_engine *e, bool on, infer_error *err)
@@ -492,7 +502,10 @@ static infer_status plan_step(infer_engine *e, const infer_row *rows, int n_rows
         s->ids[r] = row->embedding ? -1 : row->token;
         s->rope_len[r] = row->seq->rope_len ? row->seq->rope_len : s->pos[r] + 1;
         s->logits_at[r] = s->hidden_at[r] = -1;
-        if (row->want & INFER_WANT_LOGITS) {
+        if (row->want & INFER_WANT_TOP && (row->top < 1 || row->n_also < 0))
+            return error_set(err, INFER_ARGUMENT, "step: row %d: top %d, expected 1 or more", r,
+                             row->top);
+        if (row->want & (INFER_WANT_LOGITS | INFER_WANT_TOP)) {
             s->want_row[s->n_logits] = r;
             s->logits_at[r] = s->n_logits++;
         }
@@ -522,6 +535,7 @@ infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infe
         s->n_rows = 0;
         return st;
     }
+    head_plan(e, rows);
     for (int r = 0; r < n_rows; r++)
         if (rows[r].embedding)
             memcpy(e->ws.x + (size_t)r * e->ws.x_stride, rows[r].embedding,
@@ -532,7 +546,10 @@ infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infe
     else if (model_broken(e->model))
         st = error_set(err, INFER_IO, "%s: the file became shorter while it was in use",
                        e->model->path);
-    if (st) atomic_store(&e->cancel, 0);
+    if (st)
+        atomic_store(&e->cancel, 0);
+    else
+        head_settle(e);
     for (int i = 0; i < s->n_spans; i++) {
         if (st)
             kv_abandon(&e->kv, &s->span_seq[i]->kv);
@@ -546,6 +563,7 @@ infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infe
 const float *infer_logits(const infer_engine *e, int row)
 {
     if (row < 0 || row >= e->step.n_rows || e->step.logits_at[row] < 0) return NULL;
+    if (e->step.searches) return NULL; // infer_top has them
     return e->ws.logits + (size_t)e->step.logits_at[row] * e->ws.logits_stride;
 }
 

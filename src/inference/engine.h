@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "inference/head.h"
 #include "inference/kv.h"
 #include "inference/profile.h"
 
@@ -95,6 +96,7 @@ typedef struct step {
     int *hidden_at;            // [max_rows] row → 0 or -1
     row_span *spans;           // [max_rows]; kv filled by layer
     infer_sequence **span_seq; // [max_rows]
+    bool could_search, searches; // the head (head.h)
     _Atomic int *stop;         // [n_layers] set by thread 0: cancelled before this layer
 } step;
 
@@ -107,6 +109,7 @@ struct infer_engine {
     kv_cache kv;
     workspace ws;
     step step;
+    head_search head;
     infer_capture capture;
     ffn_provider *ffn;               // [n_layers]
     arena walk_mem;                  // of the providers that run from an index
@@ -152,11 +155,16 @@ static inline act act_rows(const act *a, int n_rows, int n_cols)
     return v;
 }
 
+/* Memory of the engine's, freed with it; NULL without. */
+void *workspace_alloc(infer_engine *e, size_t n, size_t size);
+
 /* forward.c: the forward pass over e->step. Returns false when cancelled. */
 bool forward_run(infer_engine *e);
 /* rope.c: cos and sin of the step's rows, this thread's share (by rows). */
 void rope_fill(const worker *w, const infer_engine *e);
 
+/* Whether accepted ids change later choices. */
+bool sampler_penalises(const infer_sampler *sampler);
 /* Forgets what was accepted; the random draws go on. */
 void sampler_forget(infer_sampler *sampler);
 

@@ -315,15 +315,7 @@ static void logits(const worker *w, infer_engine *e)
     be->normalise(w, out.x, out.x, out.stride, out.n_rows, m->d_model, &m->final_norm);
     be->prepare(w, &out);
     BARRIER();
-    be->matmul(w, ws->logits, ws->logits_stride, &m->head, &out, e->exact);
-    if (m->logit_scale != 1.0f) {
-        BARRIER();
-        be->scale(w, ws->logits, ws->logits_stride, out.n_rows, m->n_vocab, m->logit_scale);
-    }
-    if (m->final_softcap != 0.0f) {
-        BARRIER();
-        be->softcap(w, ws->logits, ws->logits_stride, out.n_rows, m->n_vocab, m->final_softcap);
-    }
+    head_run(w, e, &out);
 }
 
 static void forward(const worker *w, void *arg)

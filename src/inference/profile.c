@@ -75,6 +75,10 @@
       (const worker *w, float *y, size_t stride, const float *x, const int32_t *slot,              \
        const float *weight, int n_rows, int n_used, int width),                                    \
       (w, y, stride, x, slot, weight, n_rows, n_used, width))                                      \
+    X(coarse_pack,                                                                                 \
+      (const worker *w, coarse *c, int n, const uint8_t **packed, size_t *size),                   \
+      (w, c, n, packed, size))                                                                     \
+    X(top, (const worker *w, const top_args *a), (w, a))                                           \
     X(sigmoid_rows,                                                                                \
       (const worker *w, float *y, size_t stride, const float *gate, size_t gate_stride,            \
        int n_rows, int width),                                                                     \

@@ -26,6 +26,7 @@ struct infer_sampler {
     float *logits;       // [n_vocab] a copy, penalised
     candidate *list;     // [n_vocab]
     int32_t *recent;     // [window] ring of accepted ids
+    int32_t *seen;       // [window] its distinct ids
     int n_recent, next;
     int32_t *count;  // [n_vocab] occurrences in recent
     uint32_t *stamp; // [n_vocab] the last call that saw the id
@@ -112,12 +113,13 @@ infer_sampler *infer_sampler_new(const infer_sampling *sampling, int n_vocab, in
         s->logits = mem_alloc((size_t)n_vocab, sizeof *s->logits);
         s->list = mem_alloc((size_t)n_vocab, sizeof *s->list);
         s->recent = mem_alloc((size_t)s->window, sizeof *s->recent);
+        s->seen = mem_alloc((size_t)s->window, sizeof *s->seen);
     }
     if (s) {
         s->count = mem_zero((size_t)n_vocab, sizeof *s->count);
         s->stamp = mem_zero((size_t)n_vocab, sizeof *s->stamp);
     }
-    if (!s || !s->logits || !s->list || !s->recent || !s->count || !s->stamp) {
+    if (!s || !s->logits || !s->list || !s->recent || !s->seen || !s->count || !s->stamp) {
         infer_sampler_free(s);
         error_set(err, INFER_NOMEM, "sampler: out of memory");
         return NULL;
@@ -136,6 +138,7 @@ void infer_sampler_free(infer_sampler *s)
     mem_free(s->logits);
     mem_free(s->list);
     mem_free(s->recent);
+    mem_free(s->seen);
     mem_free(s->count);
     mem_free(s->stamp);
     mem_free(s);
@@ -168,6 +171,8 @@ static bool penalises(const infer_sampling *h)
            h->presence_penalty != 0;
 }
 
+bool sampler_penalises(const infer_sampler *s) { return penalises(&s->how); }
+
 /* A negative logit is multiplied: dividing it would reward the repeat. */
 static float penalised(const infer_sampling *h, float logit, int count)
 {
@@ -192,16 +197,28 @@ void infer_penalise(const infer_sampling *h, float *logits, int n_vocab, const i
     }
 }
 
-/* The same on the sampler's own counts, in time linear in the window. */
-static void penalise_recent(infer_sampler *s)
+/* The distinct ids that penalties see, into s->seen; returns their number. */
+static int list_seen(infer_sampler *s)
 {
+    int n = 0;
     s->epoch++;
     for (int i = 0; i < s->n_recent; i++) {
         int32_t id = s->recent[i];
         if (s->stamp[id] == s->epoch) continue;
         s->stamp[id] = s->epoch;
-        s->logits[id] = penalised(&s->how, s->logits[id], s->count[id]);
+        s->seen[n++] = id;
     }
+    return n;
+}
+
+/* The same on the sampler's own counts: s->logits of ids [n], or of all where ids is NULL. */
+static void penalise_recent(infer_sampler *s, const int32_t *ids, int n)
+{
+    int n_seen = ids ? 0 : list_seen(s);
+    for (int i = 0; i < n_seen; i++)
+        s->logits[s->seen[i]] = penalised(&s->how, s->logits[s->seen[i]], s->count[s->seen[i]]);
+    for (int i = 0; ids && i < n; i++)
+        if (s->count[ids[i]]) s->logits[i] = penalised(&s->how, s->logits[i], s->count[ids[i]]);
 }
 
 /* ---- choosing ---- */
@@ -228,15 +245,15 @@ static void sift_down(candidate *heap, int n, int i)
     }
 }
 
-/* The k best of logits in order into list [k]. */
-static void best_of(candidate *list, int k, const float *logits, int n)
+/* The k best of logits in order into list [k]; ids [n], or NULL: 0, 1, … */
+static void best_of(candidate *list, int k, const int32_t *ids, const float *logits, int n)
 {
     for (int i = 0; i < k; i++)
-        list[i] = (candidate){ i, logits[i] };
+        list[i] = (candidate){ ids ? ids[i] : i, logits[i] };
     for (int i = k / 2 - 1; i >= 0; i--)
         sift_down(list, k, i);
     for (int i = k; i < n; i++) {
-        candidate c = { i, logits[i] };
+        candidate c = { ids ? ids[i] : i, logits[i] };
         if (!before(c, list[0])) continue;
         list[0] = c;
         sift_down(list, k, 0);
@@ -272,28 +289,46 @@ static double soften(candidate *list, int n, float temperature)
     return sum;
 }
 
-int32_t infer_sample(infer_sampler *s, const float *logits)
+int infer_sampler_top(infer_sampler *s, const int32_t **also, int *n_also)
+{
+    const infer_sampling *h = &s->how;
+    *also = NULL;
+    *n_also = 0;
+    int k = h->temperature < GREEDY_BELOW ? 1 : h->top_k;
+    if (k < 1 || k >= s->n_vocab) return 0;
+    // What a penalty moves is looked at whatever it is; all others keep their order.
+    if (penalises(h)) {
+        *n_also = list_seen(s);
+        *also = s->seen;
+    }
+    return k;
+}
+
+/* The choice among n ids, which are ascending; ids NULL: all. */
+static int32_t choose(infer_sampler *s, const int32_t *ids, const float *logits, int n)
 {
     const infer_sampling *h = &s->how;
     if (penalises(h)) {
-        memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);
-        penalise_recent(s);
+        memcpy(s->logits, logits, (size_t)n * sizeof *logits);
+        penalise_recent(s, ids, n);
         logits = s->logits;
     }
-    int32_t top = greedy(logits, s->n_vocab);
-    if (top < 0 || h->temperature < GREEDY_BELOW) return top;
+    int32_t top = greedy(logits, n);
+    if (top < 0) return -1;
+    if (h->temperature < GREEDY_BELOW) return ids ? ids[top] : top;
 
-    int n = s->n_vocab;
+    int n_all = n;
     bool cut = h->top_k > 0 && h->top_k < n, sorted = cut || (h->top_p > 0 && h->top_p < 1);
     if (cut) n = h->top_k;
     candidate *list = s->list;
     if (sorted) {
-        best_of(list, n, logits, s->n_vocab);
+        best_of(list, n, ids, logits, n_all);
     } else { // only the largest must stand first
         for (int i = 0; i < n; i++)
-            list[i] = (candidate){ i, logits[i] };
+            list[i] = (candidate){ ids ? ids[i] : i, logits[i] };
+        candidate first = list[top];
         list[top] = list[0];
-        list[0] = (candidate){ top, logits[top] };
+        list[0] = first;
     }
     double sum = soften(list, n, h->temperature);
     if (h->top_p > 0 && h->top_p < 1) {
@@ -321,13 +356,23 @@ int32_t infer_sample(infer_sampler *s, const float *logits)
     return list[0].id; // rounding left a remainder
 }
 
+int32_t infer_sample(infer_sampler *s, const float *logits)
+{
+    return choose(s, NULL, logits, s->n_vocab);
+}
+
+int32_t infer_sample_top(infer_sampler *s, const int32_t *ids, const float *logits, int n)
+{
+    return n < 1 || n > s->n_vocab ? -1 : choose(s, ids, logits, n);
+}
+
 int infer_top_k(const float *logits, int n_vocab, int k, infer_prediction *out)
 {
     if (k > n_vocab) k = n_vocab;
     if (k <= 0) return 0;
     candidate *list = mem_alloc((size_t)k, sizeof *list);
     if (!list) return -1;
-    best_of(list, k, logits, n_vocab);
+    best_of(list, k, NULL, logits, n_vocab);
     double sum = 0;
     float top = list[0].p;
     for (int i = 0; i < n_vocab; i++)

@@ -151,6 +151,25 @@ void infer_session_free(infer_session *s)
     mem_free(s);
 }
 
+/* A row whose logits choose the next id. */
+static infer_row choosing_row(infer_session *s, int32_t id)
+{
+    infer_row row = { .seq = s->seq, .token = id, .want = INFER_WANT_LOGITS };
+    int k = infer_sampler_top(s->sampler, &row.also, &row.n_also);
+    if (!k) return row;
+    row.want = INFER_WANT_TOP;
+    row.top = k;
+    return row;
+}
+
+static int32_t choose(infer_session *s)
+{
+    const int32_t *ids;
+    const float *logits;
+    int n = infer_top(s->engine, s->last_row, &ids, &logits);
+    return ids ? infer_sample_top(s->sampler, ids, logits, n) : infer_sample(s->sampler, logits);
+}
+
 /* ---- drafts ---- */
 
 /* Takes unverified tokens out of the sequence; `wrong`: the first of them was. */
@@ -188,8 +207,12 @@ static int add_drafts(infer_session *s)
         most = s->o.max_tokens - s->n_generated - 1;
     s->ids[n] = s->rows[0].token;
     most = draft_propose(s->draft, guess, s->ids, n + 1, most, s->o.draft > 0);
-    for (int i = 0; i < most; i++)
-        s->rows[i + 1] = (infer_row){ .seq = s->seq, .token = guess[i], .want = INFER_WANT_LOGITS };
+    for (int i = 0; i < most; i++) {
+        infer_row *row = &s->rows[i + 1];
+        *row = choosing_row(s, guess[i]);
+        // Penalties will see the guesses before it, which the sampler has not accepted yet.
+        if (sampler_penalises(s->sampler)) row->want = INFER_WANT_LOGITS;
+    }
     return most;
 }
 
@@ -255,9 +278,12 @@ infer_status infer_session_prompt_ids(infer_session *s, const int32_t *ids, size
         int rows = n - done < (size_t)s->engine->max_rows ? (int)(n - done) : s->engine->max_rows;
         for (int r = 0; r < rows; r++) {
             bool last = done + (size_t)r + 1 == n;
-            s->rows[r] = (infer_row){ .seq = s->seq,
-                                      .token = ids[done + (size_t)r],
-                                      .want = last ? INFER_WANT_LOGITS : INFER_WANT_NOTHING };
+            s->rows[r] = (infer_row){ .seq = s->seq, .token = ids[done + (size_t)r] };
+            // Penalties will see the prompt, which the sampler has not accepted yet.
+            if (last && sampler_penalises(s->sampler))
+                s->rows[r].want = INFER_WANT_LOGITS;
+            else if (last)
+                s->rows[r] = choosing_row(s, ids[done + (size_t)r]);
         }
         infer_status st = feed(s, rows, err);
         if (st) { // as before the call, where the cache still can
@@ -416,7 +442,7 @@ static void go_on(infer_session *s, int32_t id)
         return;
     }
     drop_drafts(s, s->n_drafts > 0);
-    s->rows[0] = (infer_row){ .seq = s->seq, .token = id, .want = INFER_WANT_LOGITS };
+    s->rows[0] = choosing_row(s, id);
     s->last_row = -1;
 }
 
@@ -445,7 +471,7 @@ int32_t infer_session_next_id(infer_session *s, infer_error *err)
         }
         if (st) return -1;
     }
-    int32_t id = infer_sample(s->sampler, infer_logits(s->engine, s->last_row));
+    int32_t id = choose(s);
     s->is_drafted = false;
     if (id < 0) {
         error_set(err, INFER_INTERNAL, "%s: every logit is not a number", s->model->path);
@@ -547,7 +573,7 @@ infer_sequence *infer_session_sequence(infer_session *s)
 infer_stats infer_session_stats(const infer_session *s)
 {
     infer_stats stats = s->stats;
-    stats.repacked_bytes = infer_model_describe(s->model).repacked_bytes;
+    stats.repacked_bytes = infer_model_describe(s->model).repacked_bytes + head_bytes(s->engine);
     return stats;
 }
 

@@ -308,6 +308,7 @@ infer_status infer_model_open(infer_model **out, const char *path,
     m->ffn_index = o.ffn;
     m->ffn_patch = o.patch;
     m->walk_only = o.walk_only;
+    m->pages_stay = o.no_mmap || o.mlock;
     map_options how = { .no_mmap = o.no_mmap, .mlock = o.mlock };
     bool is_folder;
     infer_status s = model_locate(&m->path, &is_folder, path, err);
@@ -332,6 +333,15 @@ void infer_model_close(infer_model *m)
     arena_free(&m->mem);
     mem_free(m->path);
     mem_free(m);
+}
+
+void model_release(const infer_model *m, const void *from, size_t size)
+{
+    if (m->pages_stay || !size) return;
+    if (m->gguf)
+        gguf_release(m->gguf, from, size);
+    else
+        st_release(m->st, from, size);
 }
 
 bool model_broken(const infer_model *m)

@@ -198,10 +198,14 @@ struct infer_model {
     float final_softcap; // 0: none
     uint64_t n_params, weight_bytes, file_bytes;
     double open_s; // seconds that opening took
+    bool pages_stay;         // the weights were asked to stay in memory: model_release does nothing
     uint64_t repacked_bytes; // of weights copied to the arena in another order than the file's
     int32_t eos_ids[16];     // generation_config.json and config.json
     int n_eos_ids;
 };
+
+/* Gives pages of weights that will not be read soon back to the system. */
+void model_release(const infer_model *m, const void *from, size_t size);
 
 /* True where a file of the model shrank under its map. */
 bool model_broken(const infer_model *m);

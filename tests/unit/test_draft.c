@@ -33,7 +33,7 @@ static void generate(outcome *out, const infer_model *m, infer_session_options o
         ids[i] = (i % 12 * 31 + (i % 17 == 0) + 3) % n_vocab;
     memset(out, 0, sizeof *out);
     o.n_ctx = n_ctx;
-    o.n_threads = 1;
+    o.n_threads = 2;
     if (infer_session_new(&s, m, &o, &err)) fail_msg("%s", err.msg);
     int room = n_ctx - 1;
     for (int turn = 0; turn < 2 && room > 8; turn++) {

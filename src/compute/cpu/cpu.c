@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "compute/backend.h"
 #include "compute/cpu/cpu_info.h"
+#include "compute/cpu/top.h"
 #include "compute/route.h"
 
 #define ATTN_QUERIES 64 // most queries that attend to a tile in one call
@@ -482,6 +483,24 @@ static void cpu_clamp(const worker *w, float *y, size_t stride, int n_rows, int 
     }
 }
 
+/* ---- the largest products ---- */
+
+static bool cpu_coarse_open(const device *d, coarse *c, const tensor *w)
+{
+    return coarse_open(c, w, pool_size(d->pool));
+}
+
+static void cpu_coarse_pack(const worker *w, coarse *c, int n, const uint8_t **from, size_t *size)
+{
+    coarse_pack_more(c, w->dev->k, w->thread, n, from, size);
+}
+
+static void cpu_top(const worker *w, const top_args *a)
+{
+    device *d = w->dev;
+    top_search(d->k, d->pool, d->scratch[w->thread].matmul, a, w->thread);
+}
+
 /* ---- mixture of experts ---- */
 
 static void cpu_route(const worker *w, const route_args *a)
@@ -560,6 +579,13 @@ const backend backend_cpu = {
     .scale = cpu_scale,
     .softcap = cpu_softcap,
     .clamp = cpu_clamp,
+    .coarse_open = cpu_coarse_open,
+    .coarse_close = coarse_close,
+    .coarse_drop = coarse_drop,
+    .coarse_bytes = coarse_packed_bytes,
+    .coarse_rows = coarse_packed_rows,
+    .coarse_pack = cpu_coarse_pack,
+    .top = cpu_top,
     .route = cpu_route,
     .gather = cpu_gather,
     .combine = cpu_combine,

@@ -74,6 +74,9 @@ typedef struct attn_query {
     int lo, hi;     // visible positions of this tile: lo <= p < hi; lo >= hi: none
 } attn_query;
 
+struct coarse;
+struct coarse_act;
+
 typedef struct cpu_kernels {
     const char *name; // the level
     /* True for formats that matmul_int8 reads by vector code of this level, false for those that go
@@ -134,6 +137,13 @@ typedef struct cpu_kernels {
      * sums, of the k that are equal modulo 16, by fma in order, added as v16_sum does. */
     void (*dots_float)(float *out, size_t out_stride, const float *const *q, int n_q,
                        const void *const *v, int n_v, int n, bool half);
+
+    /* A coarse copy (coarse.h): score, and score plus bound, of the rows of n_panels panels,
+     * [n_panels * PANEL] each; their floats differ between levels. pack makes panel i; scratch has
+     * COARSE_PACK_SCRATCH bytes. */
+    void (*coarse_scores)(float *score, float *upper, const uint8_t *panels, int n_panels,
+                          int n_blocks, const struct coarse_act *x);
+    void (*coarse_pack)(struct coarse *c, int i, void *scratch);
 } cpu_kernels;
 #define DOTS_MAX 65536 // 127 * 255 * this is below 2^31: a kernel may add 128 to each byte
 

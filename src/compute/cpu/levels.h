@@ -9,18 +9,21 @@ void init_ref_float(cpu_kernels *k);
 void init_ref_attn(cpu_kernels *k);
 void init_ref_matmul(cpu_kernels *k);
 void init_ref_dots(cpu_kernels *k);
+void init_ref_coarse(cpu_kernels *k);
 
 void init_avx2(cpu_kernels *k);
 void init_avx2_float(cpu_kernels *k);
 void init_avx2_attn(cpu_kernels *k);
 void init_avx2_matmul(cpu_kernels *k);
 void init_avx2_dots(cpu_kernels *k);
+void init_avx2_coarse(cpu_kernels *k);
 
 void init_avx512vnni(cpu_kernels *k);
 void init_avx512vnni_float(cpu_kernels *k);
 void init_avx512vnni_attn(cpu_kernels *k);
 void init_avx512vnni_matmul(cpu_kernels *k);
 void init_avx512vnni_dots(cpu_kernels *k);
+void init_avx512vnni_coarse(cpu_kernels *k);
 
 void init_neon(cpu_kernels *k);
 void init_neon_float(cpu_kernels *k);

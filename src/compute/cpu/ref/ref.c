@@ -8,4 +8,5 @@ void init_ref(cpu_kernels *k)
     init_ref_attn(k);
     init_ref_matmul(k);
     init_ref_dots(k);
+    init_ref_coarse(k);
 }

@@ -7,4 +7,5 @@ void init_avx512vnni(cpu_kernels *k)
     init_avx512vnni_attn(k);
     init_avx512vnni_matmul(k);
     init_avx512vnni_dots(k);
+    init_avx512vnni_coarse(k);
 }
