@@ -19,7 +19,9 @@ const quant_format *const quant_formats[DT_COUNT] = {
 int quant_find_ggml(uint32_t ggml_type)
 {
     for (int i = 0; i < DT_COUNT; i++)
-        if ((uint32_t)quant_formats[i]->ggml_type == ggml_type) return i;
+        if (quant_formats[i]->ggml_type >= 0 &&
+            (uint32_t)quant_formats[i]->ggml_type == ggml_type)
+            return i;
     return -1;
 }
 

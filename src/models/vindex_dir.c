@@ -339,7 +339,10 @@ static int type_of(const vindex_dir *d, const vindex_entry *e, uint64_t n)
     if (!strcmp(e->kind, "tensor_f16")) return DT_F16;
     if (!strcmp(e->kind, "tensor_q4k") || !strcmp(e->kind, "Q4_K")) return DT_Q4_K;
     if (!strcmp(e->kind, "packed_bf16")) return DT_BF16;
-    return quant_find_name(e->kind);
+    // LARQL's block, whose bits lie in another order than GGUF's; a tag tells the latter
+    if (!strcmp(e->kind, "tensor_q6k") || !strcmp(e->kind, "Q6_K")) return DT_LARQL_Q6_K;
+    if (!strcmp(e->kind, "Q6_K_GGUF")) return DT_Q6_K;
+    return -1;
 }
 
 static bool read_entry(vindex_dir *d, reader *r, vindex_entry *e, const json_t *o,

@@ -66,9 +66,10 @@ static double relative_rms(const float *y, const float *x, const float *w, size_
     return sqrt(err / all);
 }
 
+/* Of GGUF files; those of vindex files have test_quant_vindex.c. */
 #define FOR_EACH_FORMAT(f)                                                                         \
     for (int type_ = 0; type_ < DT_COUNT; type_++)                                                 \
-        for (const quant_format *f = quant_formats[type_]; f; f = NULL)
+        for (const quant_format *f = quant_formats[type_]; f && f->ggml_type >= 0; f = NULL)
 
 // ---- the table
 
