@@ -174,8 +174,8 @@ bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows
 /* Experts' matrices in one tensor [n_slices, n_rows, n_cols]; as load_tensor. */
 bool load_stack(loader *l, tensor *out, tensor_role role, int layer, int n_slices, int n_rows,
                 int n_cols, bool optional);
-/* The matrix of one expert. */
-void load_expert(loader *l, tensor *out, tensor_role role, int layer, int expert, int n_rows,
+/* The matrix of one expert, and its bias where there is one. */
+void load_expert(loader *l, linear *out, tensor_role role, int layer, int expert, int n_rows,
                  int n_cols);
 /* n numbers, as float32. NULL where there are none (a fault unless optional). */
 const float *load_floats(loader *l, tensor_role role, int layer, int n, bool optional);

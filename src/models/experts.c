@@ -249,9 +249,9 @@ static void load_column_biases(loader *l, expert_set *e, int layer)
 static void load_each(loader *l, expert_set *e, int layer)
 {
     for (int x = 0; x < e->n; x++) {
-        load_expert(l, &e->gate[x].w, ROLE_EXPERT_GATE, layer, x, e->d_ff, e->d_model);
-        load_expert(l, &e->up[x].w, ROLE_EXPERT_UP, layer, x, e->d_ff, e->d_model);
-        load_expert(l, &e->down[x].w, ROLE_EXPERT_DOWN, layer, x, e->d_model, e->d_ff);
+        load_expert(l, &e->gate[x], ROLE_EXPERT_GATE, layer, x, e->d_ff, e->d_model);
+        load_expert(l, &e->up[x], ROLE_EXPERT_UP, layer, x, e->d_ff, e->d_model);
+        load_expert(l, &e->down[x], ROLE_EXPERT_DOWN, layer, x, e->d_model, e->d_ff);
     }
 }
 

@@ -242,6 +242,29 @@ bool load_has_suffix(const loader *l, tensor_role role, int layer, const char *s
     return exists(l, name_of(l, role, layer, suffix).s);
 }
 
+/* A matrix whose rows an index has padded to whole blocks, without the padding, copied. */
+static bool unpad(loader *l, tensor *out, const weight *w, int n_cols)
+{
+    size_t n_rows = (size_t)w->dims[0], padded = (size_t)w->dims[1], cols = (size_t)n_cols;
+    size_t from = quant_row_bytes((dtype)w->type, padded);
+    uint8_t *to = load_repacked(l, n_rows * cols * sizeof(float));
+    float *row = mem_alloc(padded, sizeof *row);
+    if (!row) l->out_of_memory = true;
+    for (size_t r = 0; to && row && r < n_rows; r++) {
+        quant_formats[w->type]->dequant(row, w->data + r * from, padded);
+        memcpy(to + r * cols * sizeof(float), row, cols * sizeof(float));
+    }
+    mem_free(row);
+    *out = (tensor){ .name = w->name,
+                     .data = to,
+                     .type = DT_F32,
+                     .n_rows = (int)n_rows,
+                     .n_cols = n_cols,
+                     .n_slices = 1,
+                     .row_bytes = cols * sizeof(float) };
+    return to && row;
+}
+
 /* n_slices matrices (1: the file's tensor has two dimensions) of n_rows x n_cols; 0 rows: any
  * number. */
 static bool stack_view(loader *l, tensor *out, const char *name, int n_slices, int n_rows,
@@ -254,6 +277,10 @@ static bool stack_view(loader *l, tensor *out, const char *name, int n_slices, i
         w.n_dims = 2;
         memmove(w.dims, w.dims + 1, 2 * sizeof(*w.dims));
     }
+    int64_t block = quant_formats[w.type]->block_size;
+    if (l->m->dir && n_slices == 1 && w.n_dims == 2 && n_cols % block &&
+        w.dims[1] == (n_cols / block + 1) * block && (!n_rows || w.dims[0] == n_rows))
+        return unpad(l, out, &w, n_cols);
     const int64_t want[] = { n_slices, n_rows, n_cols };
     if (!check_shape(l, &w, want + !stack, 2 + stack)) return false;
     size_t row_bytes = quant_row_bytes((dtype)w.type, (size_t)n_cols);
@@ -284,12 +311,6 @@ bool load_stack(loader *l, tensor *out, tensor_role role, int layer, int n_slice
 {
     return stack_view(l, out, name_of(l, role, layer, ".weight").s, n_slices, n_rows, n_cols,
                       optional);
-}
-
-void load_expert(loader *l, tensor *out, tensor_role role, int layer, int expert, int n_rows,
-                 int n_cols)
-{
-    matrix_view(l, out, expert_name(l, role, layer, expert, ".weight").s, n_rows, n_cols, false);
 }
 
 bool load_tensor(loader *l, tensor *out, tensor_role role, int layer, int n_rows, int n_cols,
@@ -437,6 +458,15 @@ void load_linear(loader *l, linear *out, tensor_role role, int layer, int n_out,
     if (bias == BIAS_NONE) return;
     full_name name = name_of(l, role, layer, ".bias");
     out->bias = load_vector(l, name.s, n_out, bias == BIAS_OPTIONAL);
+}
+
+void load_expert(loader *l, linear *out, tensor_role role, int layer, int expert, int n_rows,
+                 int n_cols)
+{
+    *out = (linear){ 0 };
+    matrix_view(l, &out->w, expert_name(l, role, layer, expert, ".weight").s, n_rows, n_cols,
+                false);
+    out->bias = load_vector(l, expert_name(l, role, layer, expert, ".bias").s, n_rows, true);
 }
 
 /* One part's rows of every group: `share` rows from row `first` of each. */

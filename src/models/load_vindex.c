@@ -149,6 +149,8 @@ static infer_status add_gates(safetensors *s, vindex_dir *d, const arch *a, cons
                               infer_error *err)
 {
     if (c->ffn == FFN_PLAIN) return INFER_OK; // its gate rows are the up matrix, which is there
+    if (!vindex_dir_has(d, "gate_vectors.bin") && vindex_dir_has(d, "interleaved_q4k.bin"))
+        return INFER_OK;
     const file_map *m = vindex_dir_map(d, "gate_vectors.bin", err);
     if (!m) return INFER_NOT_FOUND;
     size_t row = quant_row_bytes(d->type, (size_t)d->d_model);
@@ -166,6 +168,7 @@ static infer_status add_gates(safetensors *s, vindex_dir *d, const arch *a, cons
             if (!place_key(name, sizeof name, a, role, l, x, ".weight"))
                 return error_set(err, INFER_UNSUPPORTED, "%s: %s has no name for gates", d->path,
                                  a->name);
+            if (st_find(s, name)) continue; // in blocks
             infer_status st = add_matrix(s, name, d->type, rows, d->d_model,
                                          m->data + g->offset + (size_t)x * (size_t)rows * row, err);
             if (st) return st;
@@ -216,7 +219,7 @@ static infer_status fill(safetensors *s, vindex_dir *d, const arch *a, const con
             vindex_dir_manifest(d, "interleaved_q4k_manifest.json", "interleaved_q4k.bin", &m, err);
     if (!st && q4k && !walk_only) st = add_entries(s, &m, err);
     if (!st) st = add_embedding(s, d, a, err);
-    if (!st && !q4k && !walk_only) st = add_gates(s, d, a, c, err);
+    if (!st && !walk_only) st = add_gates(s, d, a, c, err);
     return st;
 }
 

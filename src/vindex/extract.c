@@ -18,6 +18,7 @@
 #include "base/atomic_file.h"
 #include "base/mem.h"
 #include "base/sha.h"
+#include "compute/quant_larql.h"
 #include "vindex/encode.h"
 #include "vindex/extract.h"
 #include "vindex/labels.h"
@@ -167,6 +168,8 @@ static void store_row(uint8_t *to, const float *row, const item *it)
             uint16_t h = vindex_half(row[i]);
             memcpy(to + 2 * i, &h, 2);
         }
+    } else if (it->type == DT_Q4_K) {
+        larql_quantize_q4_k(to, row, (size_t)it->n_padded);
     } else {
         quant_formats[it->type]->quantize(to, row, NULL, (size_t)it->n_padded);
     }

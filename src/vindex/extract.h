@@ -36,7 +36,7 @@ typedef struct extraction {
     const char *level;
     int level_no; // 0 browse, 1 attention, 2 inference, 3 all
     dtype type;
-    bool q4k;
+    bool q4k, interleaved; // interleaved: the FFN's blocks in a file of places
     int top_k, n_threads;
 
     item *items; // browse's first

@@ -4,11 +4,13 @@
  * ignore.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic_file.h"
 #include "base/mem.h"
 #include "models/gguf_write.h"
+#include "models/tok_write.h"
 #include "vindex/extract.h"
 
 #define METADATA "infer_metadata.gguf"
@@ -179,11 +181,44 @@ json_t *extract_index(extraction *x, json_t *sums)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+static infer_status write_text(extraction *x, const char *name, const char *text, size_t n)
+{
+    char *path = arena_printf(&x->mem, "%s/%s", x->work, name);
+    atomic_file f;
+    infer_status st = path ? atomic_open(&f, path, x->err) : no_memory(x);
+    if (st) return st;
+    fwrite(text, 1, n, f.f);
+    return atomic_commit(&f, x->err);
+}
+
+static bool is_of(const item *it, const char *file) { return !strcmp(it->file, file); }
+
+/* The places of a file of blocks. */
+static infer_status write_places(extraction *x, const char *file, const char *name)
+{
+    json_t *list = json_array();
+    for (size_t i = x->n_browse; list && i < x->n_items; i++) {
+        const item *it = &x->items[i];
+        if (is_of(it, file))
+            json_array_append_new(list, json_pack("{s:s, s:[I, I], s:s, s:I, s:I}", "key", it->key,
+                                                  "shape", (json_int_t)it->dims[0],
+                                                  (json_int_t)it->dims[1], "format", it->kind,
+                                                  "offset", (json_int_t)it->offset, "length",
+                                                  (json_int_t)it->bytes));
+    }
+    char *text = list ? json_dumps(list, JSON_INDENT(2)) : NULL;
+    infer_status st = text ? write_text(x, name, text, strlen(text)) : no_memory(x);
+    free(text);
+    json_decref(list);
+    return st;
+}
+
 static infer_status write_manifest(extraction *x)
 {
     json_t *list = json_array();
     for (size_t i = x->n_browse; list && i < x->n_items; i++) {
         const item *it = &x->items[i];
+        if (is_of(it, "attn_weights_q4k.bin") || is_of(it, "interleaved_q4k.bin")) continue;
         json_t *shape = json_array();
         for (int d = 0; shape && d < it->n_dims; d++)
             json_array_append_new(shape, json_integer(it->dims[d]));
@@ -260,6 +295,36 @@ static infer_status write_metadata(extraction *x)
     return st;
 }
 
+/* A GGUF file's tokenizer and what ends a text, as Hugging Face folders have them. */
+static infer_status write_tokenizer(extraction *x)
+{
+    char *text;
+    size_t n;
+    if (!x->m->tok) return INFER_OK;
+    infer_status st = tok_write_json(&text, &n, x->m->tok, x->m->gguf, x->err);
+    if (st == INFER_UNSUPPORTED) {
+        log_line(&x->o.log, INFER_LOG_WARN, "%s: %s: other readers of the index need one",
+                 x->m->path, x->err ? x->err->msg : "no tokenizer.json");
+        return error_clear(x->err);
+    }
+    if (st) return st;
+    st = write_text(x, "tokenizer.json", text, n);
+    mem_free(text);
+    if (!st) st = tok_write_config(&text, &n, x->m->tok, x->err);
+    if (st) return st;
+    st = write_text(x, "tokenizer_config.json", text, n);
+    mem_free(text);
+    json_t *ids = json_array(), *o = json_object();
+    for (int i = 0; i < x->m->n_eos_ids; i++)
+        json_array_append_new(ids, json_integer(x->m->eos_ids[i]));
+    json_object_set_new(o, "eos_token_id", ids);
+    char *json = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
+    if (!st) st = json ? write_text(x, "generation_config.json", json, strlen(json)) : no_memory(x);
+    free(json);
+    json_decref(o);
+    return st;
+}
+
 infer_status extract_side_files(extraction *x)
 {
     static const char *const copied[] = { "tokenizer.json",
@@ -273,8 +338,15 @@ infer_status extract_side_files(extraction *x)
                                           "merges.txt",
                                           "added_tokens.json" };
     infer_status st = x->level_no >= 1 ? write_manifest(x) : INFER_OK;
+    if (!st && x->q4k)
+        st = write_places(x, "attn_weights_q4k.bin", "attn_weights_q4k_manifest.json");
+    if (!st && x->interleaved)
+        st = write_places(x, "interleaved_q4k.bin", "interleaved_q4k_manifest.json");
     if (st) return st;
-    if (x->m->gguf) return write_metadata(x);
+    if (x->m->gguf) {
+        st = write_metadata(x);
+        return st ? st : write_tokenizer(x);
+    }
     for (int i = 0; i < COUNT_OF(copied) && !st; i++)
         st = copy_file(x, copied[i]);
     return st;

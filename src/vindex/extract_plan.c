@@ -60,6 +60,24 @@ static infer_status add_matrix(extraction *x, const char *file, const char *key,
                           .order = { order0, order1 } });
 }
 
+/* A matrix in blocks, its rows padded with zeros to whole ones. */
+static infer_status add_blocks(extraction *x, const char *file, const char *key, const char *kind,
+                               const tensor *t, dtype type, int order0, int order1)
+{
+    int padded = (t->n_cols + 255) / 256 * 256;
+    return add(x, (item){ .file = file,
+                          .key = key,
+                          .kind = kind,
+                          .src = *t,
+                          .n_rows = t->n_rows,
+                          .n_cols = t->n_cols,
+                          .n_padded = padded,
+                          .type = type,
+                          .n_dims = 2,
+                          .dims = { t->n_rows, padded },
+                          .order = { order0, order1 } });
+}
+
 static infer_status add_floats(extraction *x, const char *key, const float *v, int n, int layer)
 {
     if (!v) return INFER_OK;
@@ -81,8 +99,6 @@ static infer_status check_layer(extraction *x, const layer_plan *p)
     if (p->ffn == FFN_NONE) return INFER_OK;
     if (!p->moe) return INFER_OK;
     if (p->moe->with_dense) return no_name(x, "experts beside a dense FFN");
-    for (int e = 0; e < p->moe->n_experts; e++)
-        if (p->moe->up[e].bias || p->moe->down[e].bias) return no_name(x, "experts with biases");
     return INFER_OK;
 }
 
@@ -122,6 +138,30 @@ static infer_status add_router_rows(extraction *x, int layer)
                           .order = { layer, 1 } });
 }
 
+/* Up or down of an expert, or of the layer, among the weights. */
+static infer_status add_weight(extraction *x, const char *file, const char *key, const tensor *t,
+                               bool down, int layer, int expert)
+{
+    if (!x->q4k) return add_matrix(x, file, key, t, layer, expert);
+    return add_blocks(x, file, key, down ? "tensor_q6k" : "tensor_q4k", t,
+                      down ? DT_LARQL_Q6_K : DT_Q4_K, layer, expert);
+}
+
+static infer_status add_expert_biases(extraction *x, int layer, int e)
+{
+    const moe_plan *m = x->m->layers[layer].moe;
+    const float *gate = m->gate ? m->gate[e].bias : NULL;
+    infer_status st =
+        add_floats(x, key_of(x, ROLE_EXPERT_GATE, layer, e, ".bias"), gate, m->d_ff, layer);
+    if (!st)
+        st = add_floats(x, key_of(x, ROLE_EXPERT_UP, layer, e, ".bias"), m->up[e].bias, m->d_ff,
+                        layer);
+    if (!st)
+        st = add_floats(x, key_of(x, ROLE_EXPERT_DOWN, layer, e, ".bias"), m->down[e].bias,
+                        x->m->d_model, layer);
+    return st;
+}
+
 static infer_status add_ffn(extraction *x, int layer)
 {
     static const char up_file[] = "up_weights.bin", down_file[] = "down_weights.bin";
@@ -133,8 +173,20 @@ static infer_status add_ffn(extraction *x, int layer)
         const char *up = key_of(x, m ? ROLE_EXPERT_UP : ROLE_UP, layer, e, ".weight");
         const char *down = key_of(x, m ? ROLE_EXPERT_DOWN : ROLE_DOWN, layer, e, ".weight");
         if (!up || !down) return no_name(x, "the FFN");
-        st = add_matrix(x, up_file, up, m ? &m->up[e].w : &p->up.w, layer, e);
-        if (!st) st = add_matrix(x, down_file, down, m ? &m->down[e].w : &p->down.w, layer, e);
+        const tensor *ups = m ? &m->up[e].w : &p->up.w, *downs = m ? &m->down[e].w : &p->down.w;
+        if (x->interleaved) {
+            const char *gate = p->ffn == FFN_GATED ? key_of(x, ROLE_GATE, layer, 0, ".weight") : up;
+            const tensor *gates = p->ffn == FFN_GATED ? &p->gate.w : ups;
+            static const char file[] = "interleaved_q4k.bin";
+            if (!gate) return no_name(x, "the gate");
+            st = add_blocks(x, file, gate, "Q4_K", gates, DT_Q4_K, layer, 0);
+            if (!st) st = add_blocks(x, file, up, "Q4_K", ups, DT_Q4_K, layer, 1);
+            if (!st) st = add_blocks(x, file, down, "Q6_K", downs, DT_LARQL_Q6_K, layer, 2);
+            continue;
+        }
+        st = add_weight(x, up_file, up, ups, false, layer, e);
+        if (!st) st = add_weight(x, down_file, down, downs, true, layer, e);
+        if (!st && m) st = add_expert_biases(x, layer, e);
     }
     if (st) return st;
     if (m) {
@@ -157,6 +209,41 @@ static infer_status add_ffn(extraction *x, int layer)
         st = add_floats(x, key_of(x, ROLE_DOWN, layer, 0, ".bias"), p->down.bias, x->m->d_model,
                         layer);
     return st;
+}
+
+/* ---- attention in blocks ----------------------------------------------------------------------
+ */
+
+/* q, k, v and o of every layer, in this order: readers count places, not names. */
+static infer_status add_attention(extraction *x, int layer)
+{
+    static const tensor_role roles[] = { ROLE_Q, ROLE_K, ROLE_V, ROLE_O };
+    const layer_plan *p = &x->m->layers[layer];
+    const linear *all[] = { &p->q, &p->k, &p->v, &p->o };
+    const arch *a = x->m->arch;
+    bool pairs = x->m->gguf && a->gguf_pairing != a->hf_pairing;
+    infer_status st = INFER_OK;
+    if (p->mla || p->kv_source != layer || !tensor_present(&p->v.w) || a->hf_transposed)
+        return no_name(x, "with quant q4k, attention");
+    for (int i = 0; i < COUNT_OF(all) && !st; i++) {
+        const char *key = key_of(x, roles[i], layer, 0, ".weight");
+        bool v = roles[i] == ROLE_V, rotated = pairs && i < 2;
+        if (!key || (rotated && (all[i]->bias || a->gguf_pairing != ROPE_ADJACENT)))
+            return no_name(x, "with quant q4k, attention");
+        st = add_blocks(x, "attn_weights_q4k.bin", key, v ? "Q6_K" : "Q4_K", &all[i]->w,
+                        v ? DT_LARQL_Q6_K : DT_Q4_K, layer, i);
+        if (!st && rotated) x->items[x->n_items - 1].head_dim = p->head_dim;
+        if (!st)
+            st = add_floats(x, key_of(x, roles[i], layer, 0, ".bias"), all[i]->bias,
+                            all[i]->w.n_rows, layer);
+    }
+    return st;
+}
+
+static bool is_attention(const place *p)
+{
+    return p->role == ROLE_Q || p->role == ROLE_K || p->role == ROLE_V || p->role == ROLE_O ||
+           p->role == ROLE_QKV;
 }
 
 /* ---- the rest, by name ----------------------------------------------------------------------- */
@@ -278,11 +365,13 @@ static infer_status add_named(extraction *x, const source *s, const place *p)
         it.order[1] = attn;
     } else if (weight && norms >= 0) {
         it.file = "norms.bin";
-        it.type = x->type;
+        it.type = x->q4k ? DT_F32 : x->type;
         it.order[0] = p->layer < 0 ? m->n_layers : p->layer;
         it.order[1] = norms;
     } else if (weight && p->role == ROLE_HEAD) {
         if (m->head.w.data == m->embed.data) return INFER_OK; // tied: the embedding is there
+        if (x->q4k)
+            return add_blocks(x, "lm_head_q4.bin", it.key, "tensor_q4k", &it.src, DT_Q4_K, 0, 0);
         it.file = "lm_head.bin";
     }
     return add(x, it);
@@ -303,6 +392,7 @@ static infer_status add_all_named(extraction *x)
                              : place_find_hf(&p, m->arch, m->prefix, m->outer, s.name);
         if (!found || tensor_is_foreign(s.name, strlen(s.name))) continue;
         if (p.layer >= m->n_layers || is_ffn(&p)) continue;
+        if (x->q4k && is_attention(&p)) continue;
         if (p.role == ROLE_EMBED && !strcmp(p.suffix, ".weight")) continue;
         bool attention = attn_slot(p.role) >= 0 || norm_slot(p.role) >= 0;
         if (x->level_no < 2 && !attention) continue;
@@ -315,8 +405,11 @@ static infer_status add_all_named(extraction *x)
 
 static int file_order(const char *file)
 {
-    static const char *const files[] = { "attn_weights.bin", "up_weights.bin", "down_weights.bin",
-                                         "norms.bin",        "lm_head.bin",    "infer_extra.bin" };
+    static const char *const files[] = { "attn_weights.bin",    "attn_weights_q4k.bin",
+                                         "interleaved_q4k.bin", "up_weights.bin",
+                                         "down_weights.bin",    "norms.bin",
+                                         "lm_head.bin",         "lm_head_q4.bin",
+                                         "infer_extra.bin" };
     for (int i = 0; i < COUNT_OF(files); i++)
         if (!strcmp(files[i], file)) return i;
     return -1;
@@ -348,8 +441,13 @@ infer_status extract_plan(extraction *x)
 {
     const infer_model *m = x->m;
     if (m->dir) return error_set(x->err, INFER_ARGUMENT, "%s: is a vindex already", m->path);
-    if (x->q4k)
-        return error_set(x->err, INFER_UNSUPPORTED, "quant q4k: not in this version: use none");
+    if (x->q4k) {
+        x->type = DT_F16;
+        x->level_no = 3; // blocks are one set, whatever the level says
+        x->interleaved = true;
+        for (int l = 0; l < m->n_layers; l++)
+            if (m->layers[l].moe || m->layers[l].ffn == FFN_NONE) x->interleaved = false;
+    }
     x->features = arena_zero(&x->mem, (size_t)m->n_layers, sizeof *x->features);
     if (!x->features) return no_memory(x);
     infer_status st = INFER_OK;
@@ -364,6 +462,8 @@ infer_status extract_plan(extraction *x)
     x->items[x->n_items - 1].kind = NULL;
     x->n_browse = x->n_items;
     if (x->level_no >= 1) st = add_all_named(x);
+    for (int l = 0; l < m->n_layers && !st && x->q4k; l++)
+        st = add_attention(x, l);
     for (int l = 0; l < m->n_layers && !st && x->level_no >= 2; l++)
         st = add_ffn(x, l);
     if (st) return st;

@@ -168,6 +168,13 @@ static const float *floats_of(opening *o, tensor_role role, int layer, int n)
     return to;
 }
 
+/* Columns of a matrix of n: blocks are whole. */
+static int stored_cols(const tensor *t, int n)
+{
+    int block = quant_formats[t->type]->block_size;
+    return (n + block - 1) / block * block;
+}
+
 static infer_status open_float_layer(opening *o, int layer)
 {
     infer_vindex *v = o->v;
@@ -178,13 +185,14 @@ static infer_status open_float_layer(opening *o, int layer)
     tensor up = stack_of(o, moe ? ROLE_EXPERT_UP : ROLE_UP, layer, n);
     tensor down = stack_of(o, moe ? ROLE_EXPERT_DOWN : ROLE_DOWN, layer, n);
     if (tensor_present(&up)) {
-        if (up.n_rows != per || up.n_cols != d) return wrong_shape(o, "up", layer, &up, per, d);
+        if (up.n_rows != per || up.n_cols != stored_cols(&up, d))
+            return wrong_shape(o, "up", layer, &up, per, d);
         up.n_rows *= n; // experts one behind the other are one matrix of features
         up.n_slices = 1;
         x->up = up;
     }
     if (tensor_present(&down)) {
-        if (down.n_rows != d || down.n_cols != per)
+        if (down.n_rows != d || down.n_cols != stored_cols(&down, per))
             return wrong_shape(o, "down", layer, &down, d, per);
         x->down = down;
     }
