@@ -75,23 +75,39 @@ float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
     return acc;
 }
 
+act_block act_block_of(const uint32_t quad[8])
+{
+    uint32_t most = 0, rest = 0; // equal ones: the second is of the rest
+    for (int j = 0; j < 8; j++) {
+        uint32_t less = quad[j] < most ? quad[j] : most;
+        rest = less > rest ? less : rest;
+        most = quad[j] > most ? quad[j] : most;
+    }
+    bool finite = most < 0x7f800000u;
+    float least = f32_from_bits(most) * 0x1p-8f, m = f32_from_bits(rest);
+    m = m > least ? m : least;
+    // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
+    // codes are 0, the scale makes every sum NaN.
+    act_block a = { 127.0f / m, 0, false };
+    a.codes = finite && a.inv < INFINITY;
+    a.scale = a.codes ? m / 127.0f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
+    return a;
+}
+
 void quant_act_row(int8_t *q, float *scale, int32_t *sum, const float *x, size_t n)
 {
     for (size_t b = 0; b < n / 32; b++, x += 32, q += 32 * ACT_PLANES, sum += 2) {
-        uint32_t amax_bits = 0;
+        uint32_t quad[8] = { 0 };
         for (int i = 0; i < 32; i++) {
             uint32_t abs = f32_bits(x[i]) & 0x7fffffff;
-            amax_bits = abs > amax_bits ? abs : amax_bits;
+            quad[i / 4] = abs > quad[i / 4] ? abs : quad[i / 4];
         }
-        float amax = f32_from_bits(amax_bits), inv = 127.0f / amax;
-        // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
-        // codes are 0, the scale makes every sum NaN.
-        bool finite = amax_bits < 0x7f800000u, codes = finite && inv < INFINITY;
-        scale[b] = codes ? amax / 127.0f * 0x1p-8f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
+        act_block a = act_block_of(quad);
+        scale[b] = a.scale;
         sum[0] = sum[1] = 0;
         for (int i = 0; i < 32; i++) {
-            float t = codes ? x[i] * inv : 0; // at most 127, as amax * (127 / amax) rounds to it
-            float hi = rintf(t), lo = rintf((t - hi) * 256);
+            float t = a.codes ? rintf(x[i] * a.inv) : 0;
+            float hi = rintf(t / 256), lo = t - 256 * hi;
             int8_t *p = q + i / 4 * 4 * ACT_PLANES + i % 4;
             p[0] = (int8_t)hi;
             p[4] = (int8_t)(lo < -127 ? -127 : lo > 127 ? 127 : lo);

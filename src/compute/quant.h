@@ -58,19 +58,21 @@ int quant_find_name(const char *name);
 size_t quant_row_bytes(dtype type, size_t n);
 
 /*
- * A row of activations rounded to 16 bits, as two planes of 8. 32 elements share one scale; amax is
- * the largest magnitude among them, found as the largest bit pattern without sign (so that NaN is
- * larger than infinity).
+ * A row of activations rounded to 8 bits, but for a few elements of 16; two planes of 8 hold both.
+ * 32 elements share one scale. The wide quad of a block is the 4 elements (4j … 4j + 3) that hold
+ * its largest magnitude amax, the first such quad; rest is the largest magnitude in the others.
+ * Magnitudes are compared as bit patterns without sign (so that NaN is larger than infinity).
  *
- *   t     = x * (127 / amax)
- *   hi    = t to nearest even
- *   lo    = (t - hi) * 256 to nearest even, cut to +-127
+ *   m     = max(rest, amax / 256)
+ *   t     = x * (127 / m) to nearest even
+ *   hi    = t / 256 to nearest even
+ *   lo    = t - 256 * hi, cut to +-127
  *   v     = 256 * hi + lo
- *   scale = amax / 127 / 256, so that x is about scale * v
+ *   scale = m / 127, so that x is about scale * v
  *
- * amax infinite or NaN: scale NaN (0x7fc00000), v 0. 127 / amax infinite (amax 0 or below about
- * 3.7e-37): scale 0, v 0. Sums of 16 v each serve the mins and offsets. Why not eight bits:
- * docs/adr/0004.
+ * Outside the wide quad |v| <= 127 and hi is 0: a kernel may leave those products out. amax
+ * infinite or NaN: scale NaN (0x7fc00000), v 0. 127 / m infinite (m 0 or below about 3.7e-37):
+ * scale 0, v 0. Sums of 16 v each serve the mins and offsets. Why so: docs/adr/0012.
  */
 #define ACT_PLANES 2
 typedef struct act_row {
@@ -78,6 +80,13 @@ typedef struct act_row {
     const float *scale; // [n/32]
     const int32_t *sum; // [n/16]
 } act_row;
+
+/* What a block's elements share, from the largest magnitude of each quad, as bits. */
+typedef struct act_block {
+    float inv, scale; // 127 / m; scale
+    bool codes;       // false: v is 0
+} act_block;
+act_block act_block_of(const uint32_t quad[8]);
 
 /* v of element k. */
 static inline int act_value(const int8_t *q, size_t k)

@@ -251,41 +251,43 @@ static double exp_sum(float *y, const float *x, float shift, int n)
     return sum;
 }
 
-/* ---- rounding to 16 bits ---- */
+/* ---- rounding to 8 and 16 bits ---- */
 
-/* hi and lo [16] of t; returns the sum of 256 * hi + lo. */
-KERNEL_INLINE int split_planes(int8_t *hi, int8_t *lo, v16 t)
+/* The two planes of x * inv [16], quad by quad; returns the sum of 256 * hi + lo. */
+KERNEL_INLINE int split_planes(int8_t *q, v16 x, v16 inv)
 {
     v16 magic = v16_set1(0x1.8p23f), zero = v16_set1(0), least = v16_set1(-127);
-    v16 high = v16_sub(v16_add(t, magic), magic); // to nearest even
-    v16 rest = v16_mul(v16_sub(t, high), v16_set1(256));
+    v16 t = v16_sub(v16_add(v16_mul(x, inv), magic), magic); // to nearest even
+    v16 high = v16_sub(v16_add(v16_mul(t, v16_set1(0x1p-8f)), magic), magic);
+    v16 rest = v16_sub(t, v16_mul(high, v16_set1(256)));
     rest = v16_max(rest, least);
     rest = v16_sub(zero, v16_max(v16_sub(zero, rest), least)); // at most 127
-    return 256 * v16_store_i8(hi, high) + v16_store_i8(lo, rest);
+    int8_t hi[16], lo[16];
+    int sum = 256 * v16_store_i8(hi, high) + v16_store_i8(lo, rest);
+    KERNEL_UNROLL for (int k = 0; k < 16; k += 4)
+    {
+        memcpy(q + k * ACT_PLANES, hi + k, 4);
+        memcpy(q + k * ACT_PLANES + 4, lo + k, 4);
+    }
+    return sum;
 }
 
 static void act_row_planes(int8_t *q, float *scale, int32_t *sum, const float *x, int n)
 {
     for (int b = 0; b < n / 32; b++, x += 32, q += 32 * ACT_PLANES, sum += 2) {
         v16 first = v16_load(x), second = v16_load(x + 16);
-        uint32_t bits = v16_max_bits(first, second);
-        float amax = f32_from_bits(bits), inv = 127.0f / amax;
-        bool finite = bits < 0x7f800000u;
-        if (!finite || !(inv < INFINITY)) { // nothing to see, or NaN in all sums: as quant_act_row
-            scale[b] = finite ? 0.0f : f32_from_bits(0x7fc00000u);
-            first = second = v16_set1(0);
-        } else {
-            scale[b] = amax / 127.0f * 0x1p-8f;
-            first = v16_mul(first, v16_set1(inv));
-            second = v16_mul(second, v16_set1(inv));
+        uint32_t quad[8];
+        v16_quad_bits(quad, first);
+        v16_quad_bits(quad + 4, second);
+        act_block a = act_block_of(quad);
+        scale[b] = a.scale;
+        if (!a.codes) {
+            memset(q, 0, 32 * ACT_PLANES);
+            sum[0] = sum[1] = 0;
+            continue;
         }
-        int8_t hi[32], lo[32];
-        sum[0] = split_planes(hi, lo, first);
-        sum[1] = split_planes(hi + 16, lo + 16, second);
-        for (int k = 0; k < 32; k += 4) {
-            memcpy(q + k * ACT_PLANES, hi + k, 4);
-            memcpy(q + k * ACT_PLANES + 4, lo + k, 4);
-        }
+        sum[0] = split_planes(q, first, v16_set1(a.inv));
+        sum[1] = split_planes(q + 16 * ACT_PLANES, second, v16_set1(a.inv));
     }
 }
 

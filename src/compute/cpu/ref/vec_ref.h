@@ -175,17 +175,15 @@ KERNEL_INLINE double d16_sum(d16 a)
     return a.d[0];
 }
 
-/* The largest magnitude in a and b, as bits: order of unsigned numbers, NaN above infinity. */
-KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+/* The largest magnitude of each 4, as bits: order of unsigned numbers, NaN above infinity. */
+KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
 {
-    uint32_t m = 0;
+    memset(quad, 0, 4 * sizeof *quad);
     V16_LANES
     {
-        uint32_t x = f32_bits(a.f[i]) & 0x7fffffff, y = f32_bits(b.f[i]) & 0x7fffffff;
-        m = x > m ? x : m;
-        m = y > m ? y : m;
+        uint32_t x = f32_bits(a.f[i]) & 0x7fffffff;
+        quad[i / 4] = x > quad[i / 4] ? x : quad[i / 4];
     }
-    return m;
 }
 /* Rounds to nearest even (|a| <= 127), stores 16 bytes, returns their sum. */
 KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)

@@ -161,16 +161,19 @@ KERNEL_INLINE double d16_sum(d16 a)
     return _mm_cvtsd_f64(_mm_add_sd(z, _mm_unpackhi_pd(z, z)));
 }
 
-KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+KERNEL_INLINE __m256i quad_max_8(__m256 a)
 {
-    a = v16_abs(a);
-    b = v16_abs(b);
-    __m256i m =
-        _mm256_max_epu32(_mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
-                         _mm256_max_epu32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
-    __m128i n = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-    n = _mm_max_epu32(n, _mm_shuffle_epi32(n, 0x4e));
-    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(n, _mm_shuffle_epi32(n, 0xb1)));
+    __m256i m = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7fffffff));
+    m = _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0x4e));
+    return _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0xb1));
+}
+KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
+{
+    __m256i lo = quad_max_8(a.lo), hi = quad_max_8(a.hi); // each the same in a half
+    quad[0] = (uint32_t)_mm256_extract_epi32(lo, 0);
+    quad[1] = (uint32_t)_mm256_extract_epi32(lo, 4);
+    quad[2] = (uint32_t)_mm256_extract_epi32(hi, 0);
+    quad[3] = (uint32_t)_mm256_extract_epi32(hi, 4);
 }
 KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
 {

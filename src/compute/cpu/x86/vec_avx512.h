@@ -110,12 +110,13 @@ KERNEL_INLINE double d16_sum(d16 a)
     return _mm_cvtsd_f64(_mm_add_sd(z, _mm_unpackhi_pd(z, z)));
 }
 
-KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
 {
-    __m512i mag = _mm512_set1_epi32(0x7fffffff);
-    __m512i m = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a), mag),
-                                 _mm512_and_si512(_mm512_castps_si512(b), mag));
-    return _mm512_reduce_max_epu32(m);
+    __m512i m = _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff));
+    m = _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
+    m = _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB));
+    m = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), m);
+    _mm_storeu_si128((__m128i *)(void *)quad, _mm512_castsi512_si128(m));
 }
 KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
 {
