@@ -27,13 +27,39 @@ typedef struct shape {
 #define SHAPE_S32M ((shape){ 32, true, SIGNED_OFFSET, 128 })
 #define SHAPE_S16M ((shape){ 16, true, SIGNED_OFFSET, 128 })
 
-/* A tile of activations: dwords, scales and sums of its rows side by side. */
-typedef struct x_tile {
+#define FEW_ROWS 4 // most rows that are multiplied without storing panels
+
+/* Few rows of activations, side by side. */
+typedef struct x_rows {
     const int8_t *q;    // [n_cols / 4, rows, ACT_PLANES, 4]
     const float *scale; // [n_cols / 32, rows]
     const int *init;    // [n_cols / sub, rows]: -offset * sum, where there is an offset
     const float *sum;   // [n_cols / sub, rows]: scale * sum, where there are mins
-} x_tile;
+} x_rows;
+
+/* A block of 32 k of a tile of more rows is one record of dwords, records in the order in which
+ * they are read:
+ *   low    [8, rows]        low planes
+ *   wide   [subs, rows, 2]  the wide quad's hi, and where its weights lie in the block, in bytes;
+ *                           hi 0 where the sub-block has none
+ *   scale  [rows]
+ *   init   [subs, rows]     as in x_rows
+ *   sum    [subs, rows]     as in x_rows
+ */
+typedef struct x_record {
+    int wide, scale, init, sum, size; // in dwords
+} x_record;
+KERNEL_INLINE x_record record_of(shape f, int rows)
+{
+    x_record r = { 0 };
+    int subs = 32 / f.sub;
+    r.wide = 8 * rows;
+    r.scale = r.wide + 2 * subs * rows;
+    r.init = r.scale + rows;
+    r.sum = r.init + (f.offset ? subs * rows : 0);
+    r.size = r.sum + (f.has_min ? subs * rows : 0);
+    return r;
+}
 
 /* A chunk of an unpacked panel. */
 typedef struct panel_chunk {
@@ -44,40 +70,96 @@ typedef struct panel_chunk {
 
 /* ---- one block ---- */
 
-/* acc [rows, panels] += one block of `panels` panels; w [panels, 8], scale and min [panels, 32 /
- * sub]. */
-KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const vf *min, shape f,
-                                  const x_tile *x, int block, int rows, int panels)
+KERNEL_INLINE int block_width(shape f)
 {
-    int subs = 32 / f.sub, width = dot_width(f.w_max);
+    int width = dot_width(f.w_max);
+    return width < f.sub / 4 ? width : f.sub / 4;
+}
+
+/* Few rows: acc [rows] += one block, both planes in full; w [8], scale and min [32 / sub]. */
+KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const vf *min, shape f,
+                                  const x_rows *x, int block, int rows)
+{
+    int subs = 32 / f.sub, width = block_width(f);
     size_t step = (size_t)rows * 4 * ACT_PLANES;
     const int8_t *q = x->q + (size_t)block * 8 * step;
-    const float *x_scale = x->scale + (size_t)block * (size_t)rows;
     KERNEL_UNROLL for (int s = 0; s < subs; s++)
     {
         size_t at = (size_t)(block * subs + s) * (size_t)rows;
-        vi dot[TILE_ROWS * TILE_PANELS], high[TILE_ROWS * TILE_PANELS]; // v = 256 * high + low
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) KERNEL_UNROLL for (int p = 0; p < panels; p++)
+        vi dot[FEW_ROWS], high[FEW_ROWS]; // v = 256 * high + low
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
         {
-            dot[r * panels + p] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
-            high[r * panels + p] = vi_zero();
+            dot[r] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
+            high[r] = vi_zero();
         }
         KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
             KERNEL_UNROLL for (int r = 0; r < rows; r++)
-                KERNEL_UNROLL for (int p = 0; p < panels; p++)
         {
-            vi *h = &high[r * panels + p], *d = &dot[r * panels + p];
             const int8_t *v = q + (size_t)j * step + r * 4 * ACT_PLANES;
-            *h = vi_dot(*h, w + p * 8 + j, v, step, width, f.w_max);
-            *d = vi_dot(*d, w + p * 8 + j, v + 4, step, width, f.w_max);
+            high[r] = vi_dot(high[r], w + j, v, step, width, f.w_max);
+            dot[r] = vi_dot(dot[r], w + j, v + 4, step, width, f.w_max);
         }
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) KERNEL_UNROLL for (int p = 0; p < panels; p++)
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
         {
-            vf *a = &acc[r * panels + p];
-            vf ws = vf_mul(scale[p * subs + s], vf_set1(x_scale[r]));
-            vi sum = vi_add(dot[r * panels + p], vi_sll(high[r * panels + p], 8));
-            *a = vf_fma(ws, vi_to_vf(sum), *a);
-            if (f.has_min) *a = vf_fma(min[p * subs + s], vf_set1(x->sum[at + (size_t)r]), *a);
+            vi sum = vi_add(dot[r], vi_sll(high[r], 8));
+            vf ws = vf_mul(scale[s], vf_set1(x->scale[block * rows + r]));
+            acc[r] = vf_fma(ws, vi_to_vf(sum), acc[r]);
+            if (f.has_min) acc[r] = vf_fma(min[s], vf_set1(x->sum[at + (size_t)r]), acc[r]);
+        }
+    }
+}
+
+KERNEL_INLINE vf record_float(const int *x)
+{
+    float f;
+    memcpy(&f, x, sizeof f);
+    return vf_set1(f);
+}
+
+/* More rows: acc [rows, panels] += one block of stored panels; x is its record. The wide quad comes
+ * first, so that its sum is shifted in place. */
+KERNEL_INLINE void multiply_stored(vf *acc, const panel_chunk *c, shape f, const int *x, int block,
+                                   int rows, int panels)
+{
+    int subs = 32 / f.sub, width = block_width(f);
+    const x_record rec = record_of(f, rows);
+    size_t weights = (size_t)block * 8 * LANES * 4;
+    KERNEL_UNROLL for (int s = 0; s < subs; s++)
+    {
+        size_t scales = (size_t)(block * subs + s) * LANES;
+        vi dot[TILE_ROWS * TILE_PANELS];
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
+        {
+            const int *wide = x + rec.wide + (s * rows + r) * 2;
+            KERNEL_UNROLL for (int p = 0; p < panels; p++)
+            {
+                vi w = vi_load(c[p].w + weights + (size_t)wide[1]);
+                vi d = vi_sll(vi_dot(vi_zero(), &w, (const int8_t *)wide, 0, 1, f.w_max), 8);
+                dot[r * panels + p] = f.offset ? vi_add(d, vi_set1(x[rec.init + s * rows + r])) : d;
+            }
+        }
+        KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
+        {
+            vi w[TILE_PANELS][8];
+            KERNEL_UNROLL for (int p = 0; p < panels; p++)
+                KERNEL_UNROLL for (int i = 0; i < width; i++) w[p][i] =
+                    vi_load(c[p].w + weights + (size_t)(j + i) * LANES * 4);
+            KERNEL_UNROLL for (int r = 0; r < rows; r++)
+                KERNEL_UNROLL for (int p = 0; p < panels; p++) dot[r * panels + p] =
+                    vi_dot(dot[r * panels + p], w[p], (const int8_t *)(x + j * rows + r),
+                           (size_t)rows * 4, width, f.w_max);
+        }
+        KERNEL_UNROLL for (int p = 0; p < panels; p++)
+        {
+            vf scale = vf_load(c[p].scale + scales);
+            vf min = f.has_min ? vf_load(c[p].min + scales) : vf_zero();
+            KERNEL_UNROLL for (int r = 0; r < rows; r++)
+            {
+                vf *a = &acc[r * panels + p];
+                vf ws = vf_mul(scale, record_float(x + rec.scale + r));
+                *a = vf_fma(ws, vi_to_vf(dot[r * panels + p]), *a);
+                if (f.has_min) *a = vf_fma(min, record_float(x + rec.sum + s * rows + r), *a);
+            }
         }
     }
 }
@@ -86,7 +168,7 @@ KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const v
 typedef struct sink {
     shape f;
     int rows;        // 0: store
-    const x_tile *x; // multiply
+    const x_rows *x; // multiply
     vf *acc;         // [rows]
     panel_chunk out; // store
 } sink;
@@ -94,7 +176,7 @@ typedef struct sink {
 KERNEL_INLINE void emit(const sink *s, int block, const vi *w, const vf *scale, const vf *min)
 {
     if (s->rows) {
-        multiply_block(s->acc, w, scale, min, s->f, s->x, block, s->rows, 1);
+        multiply_block(s->acc, w, scale, min, s->f, s->x, block, s->rows);
         return;
     }
     KERNEL_UNROLL for (int j = 0; j < 8; j++)

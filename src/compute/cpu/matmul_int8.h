@@ -31,7 +31,7 @@ static inline size_t prefetch_distance(size_t panel_bytes)
 
 /* What a format's own functions are: panel rows at p; n blocks of 32. */
 typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks);
-typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_tile *x,
+typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_rows *x,
                     int rows);
 
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
@@ -42,9 +42,9 @@ typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, c
             unit_##name(&s, b, p, stride);                                                         \
     }                                                                                              \
     KERNEL_INLINE void few_rows_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,  \
-                                       const x_tile *x, int rows)                                  \
+                                       const x_rows *x, int rows)                                  \
     {                                                                                              \
-        vf sum[4];                                                                                 \
+        vf sum[FEW_ROWS];                                                                          \
         sink s = { .f = shp, .rows = rows, .x = x, .acc = sum };                                   \
         const uint8_t *next = p + prefetch_distance(LANES * stride);                               \
         KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                           \
@@ -57,7 +57,7 @@ typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, c
         KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);            \
     }                                                                                              \
     static void few_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,              \
-                           const x_tile *x, int rows)                                              \
+                           const x_rows *x, int rows)                                              \
     {                                                                                              \
         if (rows == 1)                                                                             \
             few_rows_##name(acc, p, stride, n_blocks, x, 1);                                       \
@@ -71,36 +71,22 @@ UNIT_FORMATS(X)
 
 /* ---- tiles over a stored chunk ---- */
 
-KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks,
+KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const int *x, int n_blocks,
                             shape f, int rows, int panels)
 {
+    int size = record_of(f, rows).size;
     vf sum[TILE_ROWS * TILE_PANELS];
-    int subs = 32 / f.sub;
     KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] = vf_load(acc + i * LANES);
-    for (int b = 0; b < n_blocks; b++) {
-        vi w[8 * TILE_PANELS];
-        vf scale[2 * TILE_PANELS], min[2 * TILE_PANELS];
-        KERNEL_UNROLL for (int p = 0; p < panels; p++)
-        {
-            KERNEL_UNROLL for (int j = 0; j < 8; j++) w[p * 8 + j] =
-                vi_load(c[p].w + ((size_t)b * 8 + (size_t)j) * LANES * 4);
-            KERNEL_UNROLL for (int i = 0; i < subs; i++)
-            {
-                size_t at = (size_t)(b * subs + i) * LANES;
-                scale[p * subs + i] = vf_load(c[p].scale + at);
-                if (f.has_min) min[p * subs + i] = vf_load(c[p].min + at);
-            }
-        }
-        multiply_block(sum, w, scale, min, f, x, b, rows, panels);
-    }
+    for (int b = 0; b < n_blocks; b++)
+        multiply_stored(sum, c, f, x + b * size, b, rows, panels);
     KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) vf_store(acc + i * LANES, sum[i]);
 }
 
-typedef void tile_fn(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows,
+typedef void tile_fn(float *acc, const panel_chunk *c, const int *x, int n_blocks, int rows,
                      int panels);
 
 #define TILE_FN(name, shp)                                                                         \
-    KERNEL_INLINE void name##_panels(float *acc, const panel_chunk *c, const x_tile *x,            \
+    KERNEL_INLINE void name##_panels(float *acc, const panel_chunk *c, const int *x,            \
                                      int n_blocks, int rows, int panels)                           \
     {                                                                                              \
         if (rows == 1)                                                                             \
@@ -110,7 +96,7 @@ typedef void tile_fn(float *acc, const panel_chunk *c, const x_tile *x, int n_bl
         else                                                                                       \
             run_tile(acc, c, x, n_blocks, shp, TILE_ROWS, panels);                                 \
     }                                                                                              \
-    static void name(float *acc, const panel_chunk *c, const x_tile *x, int n_blocks, int rows,    \
+    static void name(float *acc, const panel_chunk *c, const int *x, int n_blocks, int rows,    \
                      int panels)                                                                   \
     {                                                                                              \
         if (panels == 1)                                                                           \
@@ -174,44 +160,92 @@ static void store_any(panel_chunk out, const quant_format *f, const uint8_t *p, 
 
 /* ---- activations ---- */
 
-/* Rows [first, first + rows) of x side by side. */
-static x_tile pack_tile(const act *x, int first, int rows, shape f, uint8_t **at)
+/* -offset * sum and scale * sum of sub-block b of a row. */
+static inline int sub_sum(const int32_t *sum, shape f, int b)
 {
-    int n = x->n_cols, per = f.sub / 16;
-    size_t row = (size_t)first * x->stride;
-    int8_t *q = x->q + row * ACT_PLANES;
-    float *scale = x->scale + row / 32;
-    x_tile t = { 0 };
+    return f.sub == 16 ? sum[b] : sum[2 * b] + sum[2 * b + 1];
+}
+
+/* Few rows of x, from `first` on, side by side. */
+static x_rows pack_few(const act *x, int first, int rows, shape f, uint8_t **at)
+{
+    const size_t quad = 4 * ACT_PLANES;
+    int n = x->n_cols, n_sums = n / f.sub;
+    int8_t *q = x->q + (size_t)first * x->stride * ACT_PLANES;
+    float *scale = x->scale + (size_t)first * x->stride / 32;
+    int *init = f.offset ? scratch_take(at, (size_t)(rows * n_sums) * sizeof *init) : NULL;
+    float *sum = f.has_min ? scratch_take(at, (size_t)(rows * n_sums) * sizeof *sum) : NULL;
     if (rows > 1) {
         q = scratch_take(at, (size_t)rows * (size_t)n * ACT_PLANES);
-        scale = scratch_take(at, (size_t)rows * (size_t)(n / 32) * sizeof(float));
-        for (int r = 0; r < rows; r++) {
-            const int8_t *from = x->q + (row + (size_t)r * x->stride) * ACT_PLANES;
-            const float *from_scale = x->scale + (row + (size_t)r * x->stride) / 32;
-            for (int k = 0; k < n / 4; k++)
-                memcpy(q + ((size_t)k * rows + r) * 4 * ACT_PLANES, from + k * 4 * ACT_PLANES,
-                       4 * ACT_PLANES);
-            for (int b = 0; b < n / 32; b++)
-                scale[(size_t)b * rows + r] = from_scale[b];
-        }
+        scale = scratch_take(at, (size_t)(rows * n / 32) * sizeof *scale);
     }
-    size_t sums = (size_t)rows * (size_t)(n / f.sub);
-    int *init = f.offset ? scratch_take(at, sums * sizeof *init) : NULL;
-    float *sum = f.has_min ? scratch_take(at, sums * sizeof *sum) : NULL;
     for (int r = 0; r < rows; r++) {
-        const int32_t *from = x->sum + (row + (size_t)r * x->stride) / 16;
-        const float *from_scale = x->scale + (row + (size_t)r * x->stride) / 32;
-        for (int b = 0; b < n / f.sub; b++) {
-            int v = per == 1 ? from[b] : from[2 * b] + from[2 * b + 1];
-            if (init) init[(size_t)b * rows + r] = -f.offset * v;
-            if (sum) sum[(size_t)b * rows + r] = from_scale[b * f.sub / 32] * (float)v;
+        size_t row = (size_t)(first + r) * x->stride;
+        if (rows > 1) {
+            for (int k = 0; k < n / 4; k++)
+                memcpy(q + (size_t)(k * rows + r) * quad,
+                       x->q + row * ACT_PLANES + (size_t)k * quad, quad);
+            for (int b = 0; b < n / 32; b++)
+                scale[b * rows + r] = x->scale[row / 32 + (size_t)b];
+        }
+        for (int b = 0; b < n_sums; b++) {
+            int v = sub_sum(x->sum + row / 16, f, b);
+            if (init) init[b * rows + r] = -f.offset * v;
+            if (sum) sum[b * rows + r] = x->scale[row / 32 + (size_t)(b * f.sub / 32)] * (float)v;
         }
     }
-    t.q = q;
-    t.scale = scale;
-    t.init = init;
-    t.sum = sum;
-    return t;
+    return (x_rows){ q, scale, init, sum };
+}
+
+/* Records of the blocks [first_block, first_block + n_blocks) of a tile's rows. */
+static void pack_tile(int *to, const act *x, int first, int rows, shape f, int first_block,
+                      int n_blocks)
+{
+    const x_record rec = record_of(f, rows);
+    int subs = 32 / f.sub;
+    for (int r = 0; r < rows; r++) {
+        size_t at = (size_t)(first + r) * x->stride + (size_t)first_block * 32;
+        const int8_t *q = x->q + at * ACT_PLANES;
+        const float *scale = x->scale + at / 32;
+        const int32_t *sum = x->sum + at / 16;
+        int *t = to + r;
+        for (int b = 0; b < n_blocks; b++, t += rec.size, q += 32 * ACT_PLANES) {
+            int quads[16]; // hi, lo, hi, lo …
+            memcpy(quads, q, sizeof quads);
+            for (int s = 0; s < subs; s++) {
+                int v = sub_sum(sum, f, b * subs + s);
+                float scaled = scale[b] * (float)v;
+                int *wide = to + b * rec.size + rec.wide + (s * rows + r) * 2;
+                wide[0] = wide[1] = 0;
+                for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j++) {
+                    t[j * rows] = quads[2 * j + 1];
+                    if (!quads[2 * j]) continue;
+                    wide[0] = quads[2 * j];
+                    wide[1] = j * LANES * 4;
+                }
+                if (f.offset) t[rec.init + s * rows] = -f.offset * v;
+                if (f.has_min) memcpy(t + rec.sum + s * rows, &scaled, sizeof scaled);
+            }
+            memcpy(t + rec.scale, scale + b, sizeof *scale);
+        }
+    }
+}
+
+/* Chunk by chunk of k, and in each tile by tile, the records of rows [first, first + n). */
+static const int *pack_tiles(const act *x, int first, int n, shape f, uint8_t **at)
+{
+    const x_record row = record_of(f, 1);
+    int *records = scratch_take(at, (size_t)n * (size_t)(x->n_cols / 32 * row.size) * sizeof(int));
+    int *to = records;
+    for (int k = 0; k < x->n_cols; k += INT8_CHUNK) {
+        int blocks = (x->n_cols - k < INT8_CHUNK ? x->n_cols - k : INT8_CHUNK) / 32;
+        for (int r = 0, rows; r < n; r += rows) {
+            rows = tile_rows(n - r);
+            pack_tile(to, x, first + r, rows, f, k / 32, blocks);
+            to += blocks * rows * row.size;
+        }
+    }
+    return records;
 }
 
 /* ---- the kernel ---- */
@@ -266,15 +300,10 @@ static int8_scratch take_scratch(uint8_t **at, const tensor *w)
     return s;
 }
 
-typedef struct tile_list {
-    x_tile tile[256];
-    int rows[256], n;
-} tile_list;
-
-/* `panels` panels of outputs from o on for the tiles, chunk by chunk of k: acc [rows, panels,
- * LANES]. */
+/* `panels` panels of outputs from o on for n rows in pack_tiles' form, chunk by chunk of k: acc
+ * [n_rows, panels, LANES]. */
 static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, int o, int panels,
-                        const tile_list *x, const int8_scratch *s)
+                        const int *x, int n_x, const int8_scratch *s)
 {
     const tensor *w = a->w;
     const quant_format *q = quant_formats[w->type];
@@ -294,15 +323,11 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
                 f->store(s->chunk[p], last_rows(w, first, s->copy) + at, w->row_bytes, n / 32);
         }
         float *sum = acc;
-        for (int t = 0; t < x->n; t++) {
-            size_t rows = (size_t)x->rows[t];
-            x_tile xt = x->tile[t];
-            xt.q += (size_t)k * rows * ACT_PLANES;
-            xt.scale += (size_t)(k / 32) * rows;
-            if (xt.init) xt.init += (size_t)(k / f->f.sub) * rows;
-            if (xt.sum) xt.sum += (size_t)(k / f->f.sub) * rows;
-            run(sum, s->chunk, &xt, n / 32, (int)rows, panels);
-            sum += rows * (size_t)panels * LANES;
+        for (int r = 0, rows; r < n_x; r += rows) {
+            rows = tile_rows(n_x - r);
+            run(sum, s->chunk, x, n / 32, rows, panels);
+            x += n / 32 * rows * record_of(f->f, 1).size;
+            sum += rows * panels * LANES;
         }
     }
 }
@@ -327,25 +352,21 @@ static void int8_rows(const matmul_args *a, int first, int n)
     int8_scratch s = take_scratch(&at, w);
     float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));
     bool few = f.few && (n == 1 || n == 2 || n == 4);
-    tile_list x;
-    x.n = 0;
-    for (int r = 0; r < n; r += x.rows[x.n++]) {
-        x.rows[x.n] = few ? n : tile_rows(n - r);
-        x.tile[x.n] = pack_tile(a->x, first + r, x.rows[x.n], f.f, &at);
-    }
     if (few) {
+        x_rows t = pack_few(a->x, first, n, f.f, &at);
         for (int o = a->begin; o < a->end; o += LANES) {
             const uint8_t *p = w->n_rows - o < LANES ? last_rows(w, o, s.copy)
                                                      : w->data + (size_t)o * w->row_bytes;
-            f.few(acc, p, w->row_bytes, w->n_cols / 32, x.tile, n);
+            f.few(acc, p, w->row_bytes, w->n_cols / 32, &t, n);
             store_outputs(a, acc, first, n, o, 1);
         }
         return;
     }
+    const int *x = pack_tiles(a->x, first, n, f.f, &at);
     for (int o = a->begin, panels; o < a->end; o += panels * LANES) {
         panels = a->end - o > (TILE_PANELS - 1) * LANES ? TILE_PANELS : 1;
         memset(acc, 0, (size_t)n * (size_t)panels * LANES * sizeof(float));
-        panel_tiles(acc, &f, a, o, panels, &x, &s);
+        panel_tiles(acc, &f, a, o, panels, x, n, &s);
         store_outputs(a, acc, first, n, o, panels);
     }
 }

@@ -1,7 +1,7 @@
 /*
  * scratch.h: sizes of the pieces of a matmul's scratch memory, for the kernels and for
- * matmul_scratch_bytes. Rows of activations are taken in groups that stay in the second-level
- * cache.
+ * matmul_scratch_bytes. Rows of activations are taken in groups: large, as a panel is unpacked once
+ * a group; their integers are read in order, so that the third-level cache does.
  */
 #ifndef COMPUTE_CPU_SCRATCH_H
 #define COMPUTE_CPU_SCRATCH_H
@@ -18,7 +18,7 @@ static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most
 }
 static inline int int8_group(int n_cols)
 {
-    return group_rows(512 << 10, (size_t)n_cols * ACT_PLANES, 32, 256);
+    return group_rows(2 << 20, (size_t)n_cols, 32, 512);
 }
 static inline int f32_group(int n_cols)
 {

@@ -303,7 +303,10 @@ KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
 KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
 
 /* Products of bytes are added in 16 bits: so many fit, each at most 2 * 127 * w_max. */
-KERNEL_INLINE int dot_width(int w_max) { return w_max > 63 ? 1 : w_max > 31 ? 2 : 4; }
+KERNEL_INLINE int dot_width(int w_max)
+{
+    return w_max > 63 ? 1 : w_max > 31 ? 2 : w_max > 15 ? 4 : 8;
+}
 KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n, int w_max)
 {
     vi sum = _mm256_setzero_si256();
