@@ -136,7 +136,7 @@ typedef struct infer_engine_options {
     int max_rows;          // most rows in a step; 0: 512
     const char *backend;   // "cpu"; NULL: the default
     const char *cpu_level; // "ref", "avx2", "avx512vnni"; NULL: the best this machine has
-    bool exact; // float32 activations, KV cache and sums: no rounding to 16 bits or float16
+    bool exact; // float32 activations, KV cache and sums: no rounding to 8 bits or float16
     const char *kv_type; // "f16", "f32"; NULL: f16, or f32 with exact
     infer_log log;
     /* With infer_model_options.ffn: */

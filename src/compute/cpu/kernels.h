@@ -20,7 +20,7 @@
 #define PANEL 16   // outputs that a matmul kernel makes at once: one vector of lanes
 #define KV_TILE 64 // positions in a tile of the KV cache
 
-/* Prepared activations, [n_rows, …]: float32, and 16 bits by blocks of 32 as in quant.h. The
+/* Prepared activations, [n_rows, …]: float32, and rounded by blocks of 32 as in quant.h. The
  * strides of x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of
  * sum stride/16. */
 typedef struct act {

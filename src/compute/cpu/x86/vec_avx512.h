@@ -115,7 +115,8 @@ KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
     __m512i m = _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff));
     m = _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
     m = _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB));
-    m = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), m);
+    __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    m = _mm512_permutexvar_epi32(firsts, m);
     _mm_storeu_si128((__m128i *)(void *)quad, _mm512_castsi512_si128(m));
 }
 KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
