@@ -71,8 +71,8 @@ UNIT_FORMATS(X)
 
 /* ---- tiles over a stored chunk ---- */
 
-KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const int *x, int n_blocks,
-                            shape f, int rows, int panels)
+KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const int *x, int n_blocks, shape f,
+                            int rows, int panels)
 {
     int size = record_of(f, rows).size;
     vf sum[TILE_ROWS * TILE_PANELS];
@@ -86,8 +86,8 @@ typedef void tile_fn(float *acc, const panel_chunk *c, const int *x, int n_block
                      int panels);
 
 #define TILE_FN(name, shp)                                                                         \
-    KERNEL_INLINE void name##_panels(float *acc, const panel_chunk *c, const int *x,            \
-                                     int n_blocks, int rows, int panels)                           \
+    KERNEL_INLINE void name##_panels(float *acc, const panel_chunk *c, const int *x, int n_blocks, \
+                                     int rows, int panels)                                         \
     {                                                                                              \
         if (rows == 1)                                                                             \
             run_tile(acc, c, x, n_blocks, shp, 1, panels);                                         \
@@ -96,7 +96,7 @@ typedef void tile_fn(float *acc, const panel_chunk *c, const int *x, int n_block
         else                                                                                       \
             run_tile(acc, c, x, n_blocks, shp, TILE_ROWS, panels);                                 \
     }                                                                                              \
-    static void name(float *acc, const panel_chunk *c, const int *x, int n_blocks, int rows,    \
+    static void name(float *acc, const panel_chunk *c, const int *x, int n_blocks, int rows,       \
                      int panels)                                                                   \
     {                                                                                              \
         if (panels == 1)                                                                           \
@@ -197,36 +197,43 @@ static x_rows pack_few(const act *x, int first, int rows, shape f, uint8_t **at)
     return (x_rows){ q, scale, init, sum };
 }
 
+/* The low planes of a block of `rows` rows, `step` bytes apart, side by side. */
+static inline void pack_low(int *to, const int8_t *q, size_t step, int rows)
+{
+    if (rows == TILE_ROWS) {
+        vi_low_quads(to, q, step);
+        return;
+    }
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < 8; j++)
+            memcpy(to + j * rows + r, q + (size_t)r * step + j * 8 + 4, 4);
+}
+
 /* Records of the blocks [first_block, first_block + n_blocks) of a tile's rows. */
 static void pack_tile(int *to, const act *x, int first, int rows, shape f, int first_block,
                       int n_blocks)
 {
     const x_record rec = record_of(f, rows);
     int subs = 32 / f.sub;
-    for (int r = 0; r < rows; r++) {
-        size_t at = (size_t)(first + r) * x->stride + (size_t)first_block * 32;
-        const int8_t *q = x->q + at * ACT_PLANES;
-        const float *scale = x->scale + at / 32;
-        const int32_t *sum = x->sum + at / 16;
-        int *t = to + r;
-        for (int b = 0; b < n_blocks; b++, t += rec.size, q += 32 * ACT_PLANES) {
-            int quads[16]; // hi, lo, hi, lo …
-            memcpy(quads, q, sizeof quads);
-            for (int s = 0; s < subs; s++) {
-                int v = sub_sum(sum, f, b * subs + s);
-                float scaled = scale[b] * (float)v;
-                int *wide = to + b * rec.size + rec.wide + (s * rows + r) * 2;
+    for (int b = first_block; b < first_block + n_blocks; b++, to += rec.size) {
+        size_t at = (size_t)first * x->stride + (size_t)b * 32;
+        pack_low(to, x->q + at * ACT_PLANES, x->stride * ACT_PLANES, rows);
+        for (int r = 0; r < rows; r++, at += x->stride) {
+            const int8_t *q = x->q + at * ACT_PLANES;
+            int j = wide_quad(q), *t = to + r, *wide = to + rec.wide + r * 2;
+            float scale = x->scale[at / 32];
+            for (int s = 0; s < subs; s++, wide += 2 * rows) {
+                int v = sub_sum(x->sum + at / 16, f, s);
+                float scaled = scale * (float)v;
                 wide[0] = wide[1] = 0;
-                for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j++) {
-                    t[j * rows] = quads[2 * j + 1];
-                    if (!quads[2 * j]) continue;
-                    wide[0] = quads[2 * j];
+                if (j * 4 / f.sub == s) {
+                    memcpy(wide, q + j * 8, 4); // 0 where the block has none
                     wide[1] = j * LANES * 4;
                 }
                 if (f.offset) t[rec.init + s * rows] = -f.offset * v;
                 if (f.has_min) memcpy(t + rec.sum + s * rows, &scaled, sizeof scaled);
             }
-            memcpy(t + rec.scale, scale + b, sizeof *scale);
+            memcpy(t + rec.scale, &scale, sizeof scale);
         }
     }
 }

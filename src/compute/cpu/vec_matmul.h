@@ -11,6 +11,8 @@
  *   vi_half        the low 16 bits of each dword, as binary16, to floats
  *   vi_bits_to_16  for bits `from` … from + 3 of a dword: 0x10 in byte i where bit i is set
  *   vi_table16     each byte to table[byte]
+ *   vi_low_quads   dwords [8, TILE_ROWS]: the low plane of a block (act_row's q) of TILE_ROWS rows
+ *   wide_quad      a block's quad whose high plane is not 0; any where there is none
  *   vi_dot         acc + w . x for n vectors of 4 bytes a lane; x: one dword for all lanes, the
  *                  dwords `step` bytes apart. Weights are 0 … w_max, or signed ones (w_max 128)
  * after vi_signed_weights, which adds SIGNED_OFFSET. n is at most dot_width(w_max).

@@ -302,6 +302,27 @@ KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
 }
 KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
 
+KERNEL_INLINE void vi_low_quads(int *to, const int8_t *q, size_t step)
+{
+    KERNEL_UNROLL for (int half = 0; half < 2; half++, q += 32, to += 16)
+    {
+        vi a = vi_load(q), b = vi_load(q + step), c = vi_load(q + 2 * step);
+        vi d = vi_load(q + 3 * step);
+        vi ab = _mm256_blend_epi32(_mm256_srli_epi64(a, 32), b, 0xaa);
+        vi cd = _mm256_blend_epi32(_mm256_srli_epi64(c, 32), d, 0xaa);
+        vi even = vi_lo64(ab, cd), odd = vi_hi64(ab, cd); // quads 0, 2 and 1, 3
+        vi_store(to, _mm256_permute2x128_si256(even, odd, 0x20));
+        vi_store(to + 8, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+}
+KERNEL_INLINE int wide_quad(const int8_t *q)
+{
+    vi zero = vi_zero();
+    int a = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(vi_load(q), zero)));
+    int b = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(vi_load(q + 32), zero)));
+    return __builtin_ctz((~(unsigned)(a | b << 8) & 0x5555u) | 0x4000u) / 2;
+}
+
 /* Products of bytes are added in 16 bits: so many fit, each at most 2 * 127 * w_max. */
 KERNEL_INLINE int dot_width(int w_max)
 {

@@ -233,6 +233,22 @@ KERNEL_INLINE vi vi_signed_weights(vi w)
     return _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80));
 }
 
+KERNEL_INLINE void vi_low_quads(int *to, const int8_t *q, size_t step)
+{
+    vi a = vi_load(q), b = vi_load(q + step), c = vi_load(q + 2 * step), d = vi_load(q + 3 * step);
+    vi ab = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(a, 32), b);
+    vi cd = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(c, 32), d);
+    vi at = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+    vi_store(to, _mm512_permutex2var_epi64(ab, at, cd));
+    at = _mm512_add_epi64(at, _mm512_set1_epi64(4));
+    vi_store(to + 16, _mm512_permutex2var_epi64(ab, at, cd));
+}
+KERNEL_INLINE int wide_quad(const int8_t *q)
+{
+    vi a = vi_load(q);
+    return __builtin_ctz((_mm512_test_epi32_mask(a, a) & 0x5555u) | 0x4000u) / 2;
+}
+
 KERNEL_INLINE int dot_width(int w_max)
 {
     (void)w_max;
