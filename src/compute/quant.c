@@ -75,25 +75,6 @@ float quant_dot(dtype type, const void *row, const act_row *x, size_t n)
     return acc;
 }
 
-act_block act_block_of(const uint32_t quad[8])
-{
-    uint32_t most = 0, rest = 0; // equal ones: the second is of the rest
-    for (int j = 0; j < 8; j++) {
-        uint32_t less = quad[j] < most ? quad[j] : most;
-        rest = less > rest ? less : rest;
-        most = quad[j] > most ? quad[j] : most;
-    }
-    bool finite = most < 0x7f800000u;
-    float least = f32_from_bits(most) * 0x1p-8f, m = f32_from_bits(rest);
-    m = m > least ? m : least;
-    // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
-    // codes are 0, the scale makes every sum NaN.
-    act_block a = { 127.0f / m, 0, false };
-    a.codes = finite && a.inv < INFINITY;
-    a.scale = a.codes ? m / 127.0f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
-    return a;
-}
-
 void quant_act_row(int8_t *q, float *scale, int32_t *sum, const float *x, size_t n)
 {
     for (size_t b = 0; b < n / 32; b++, x += 32, q += 32 * ACT_PLANES, sum += 2) {
@@ -102,7 +83,13 @@ void quant_act_row(int8_t *q, float *scale, int32_t *sum, const float *x, size_t
             uint32_t abs = f32_bits(x[i]) & 0x7fffffff;
             quad[i / 4] = abs > quad[i / 4] ? abs : quad[i / 4];
         }
-        act_block a = act_block_of(quad);
+        uint32_t amax = 0, rest = 0;
+        for (int j = 0; j < 8; j++) { // of equal ones the second is of the rest
+            uint32_t less = quad[j] < amax ? quad[j] : amax;
+            rest = less > rest ? less : rest;
+            amax = quad[j] > amax ? quad[j] : amax;
+        }
+        act_block a = act_block_of(amax, n < ACT_NARROW ? 0 : rest);
         scale[b] = a.scale;
         sum[0] = sum[1] = 0;
         for (int i = 0; i < 32; i++) {

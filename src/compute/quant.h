@@ -10,6 +10,9 @@
 #ifndef COMPUTE_QUANT_H
 #define COMPUTE_QUANT_H
 
+#include <math.h>
+
+#include "base/half.h"
 #include "infer_base.h"
 
 /* X(ENUM, row): ggml's names; those of vindex files last. */
@@ -70,23 +73,36 @@ size_t quant_row_bytes(dtype type, size_t n);
  *   v     = 256 * hi + lo
  *   scale = m / 127, so that x is about scale * v
  *
- * Outside the wide quad |v| <= 127 and hi is 0: a kernel may leave those products out. amax
+ * Outside the wide quad |v| <= 127 and hi is 0: a kernel may leave those products out. Rows of fewer
+ * than ACT_NARROW elements cost next to nothing: there rest counts as 0 and every quad is wide. amax
  * infinite or NaN: scale NaN (0x7fc00000), v 0. 127 / m infinite (m 0 or below about 3.7e-37):
  * scale 0, v 0. Sums of 16 v each serve the mins and offsets. Why so: docs/adr/0012.
  */
 #define ACT_PLANES 2
+#define ACT_NARROW 256
 typedef struct act_row {
     const int8_t *q;    // [n/4, ACT_PLANES, 4]: for each 4 elements their hi, then their lo
     const float *scale; // [n/32]
     const int32_t *sum; // [n/16]
 } act_row;
 
-/* What a block's elements share, from the largest magnitude of each quad, as bits. */
+/* What a block's elements share, from amax and rest as bits. */
 typedef struct act_block {
     float inv, scale; // 127 / m; scale
     bool codes;       // false: v is 0
 } act_block;
-act_block act_block_of(const uint32_t quad[8]);
+static inline act_block act_block_of(uint32_t amax, uint32_t rest)
+{
+    bool finite = amax < 0x7f800000u;
+    float least = f32_from_bits(amax) * 0x1p-8f, m = f32_from_bits(rest);
+    m = m > least ? m : least;
+    // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
+    // codes are 0, the scale makes every sum NaN.
+    act_block a = { 127.0f / m, 0, false };
+    a.codes = finite && a.inv < INFINITY;
+    a.scale = a.codes ? m / 127.0f : finite ? 0.0f : f32_from_bits(0x7fc00000u);
+    return a;
+}
 
 /* v of element k. */
 static inline int act_value(const int8_t *q, size_t k)

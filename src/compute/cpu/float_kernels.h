@@ -262,24 +262,16 @@ KERNEL_INLINE int split_planes(int8_t *q, v16 x, v16 inv)
     v16 rest = v16_sub(t, v16_mul(high, v16_set1(256)));
     rest = v16_max(rest, least);
     rest = v16_sub(zero, v16_max(v16_sub(zero, rest), least)); // at most 127
-    int8_t hi[16], lo[16];
-    int sum = 256 * v16_store_i8(hi, high) + v16_store_i8(lo, rest);
-    KERNEL_UNROLL for (int k = 0; k < 16; k += 4)
-    {
-        memcpy(q + k * ACT_PLANES, hi + k, 4);
-        memcpy(q + k * ACT_PLANES + 4, lo + k, 4);
-    }
-    return sum;
+    return v16_store_planes(q, high, rest);
 }
 
 static void act_row_planes(int8_t *q, float *scale, int32_t *sum, const float *x, int n)
 {
     for (int b = 0; b < n / 32; b++, x += 32, q += 32 * ACT_PLANES, sum += 2) {
         v16 first = v16_load(x), second = v16_load(x + 16);
-        uint32_t quad[8];
-        v16_quad_bits(quad, first);
-        v16_quad_bits(quad + 4, second);
-        act_block a = act_block_of(quad);
+        uint32_t most, rest;
+        v16_wide_quad(&most, &rest, first, second);
+        act_block a = act_block_of(most, n < ACT_NARROW ? 0 : rest);
         scale[b] = a.scale;
         if (!a.codes) {
             memset(q, 0, 32 * ACT_PLANES);

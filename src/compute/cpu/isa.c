@@ -102,7 +102,7 @@ const cpu_kernels *cpu_kernels_get(const char *level)
 size_t matmul_scratch_bytes(int n_cols)
 {
     size_t n = (size_t)n_cols, pieces = 64 * 5 * 256; // rounding of pieces: five for each tile
-    size_t rows = (size_t)int8_group(n_cols), chunk = INT8_CHUNK;
+    size_t rows = (size_t)int8_group(n_cols), chunk = INT8_CHUNK_MOST;
     size_t int8 = chunk * PANEL * 3 + chunk / 16 * 4 * (4 * PANEL + 2) // two panels' chunk, rows
                   + rows * PANEL * 2 * 4                               // sums
                   + PANEL * (n + n / 4)                                // the last panel's rows

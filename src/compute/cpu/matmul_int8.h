@@ -129,15 +129,15 @@ static tile_fn *tile_of(shape f)
 /* ---- any other format: rows through quant.h, then transposed ---- */
 
 typedef struct row_buffer {
-    int8_t *q;          // [LANES, INT8_CHUNK]
-    float *scale, *min; // [INT8_CHUNK / 16]
+    int8_t *q;          // [LANES, INT8_CHUNK_MOST]
+    float *scale, *min; // [INT8_CHUNK_MOST / 16]
 } row_buffer;
 
 static void store_any(panel_chunk out, const quant_format *f, const uint8_t *p, size_t stride,
                       int n_rows, int n, const row_buffer *b)
 {
     for (int i = 0; i < LANES; i++) {
-        int8_t *q = b->q + (size_t)i * INT8_CHUNK;
+        int8_t *q = b->q + (size_t)i * INT8_CHUNK_MOST;
         if (i < n_rows) {
             f->unpack(q, b->scale, b->min, p + (size_t)i * stride, (size_t)n);
         } else {
@@ -152,7 +152,7 @@ static void store_any(panel_chunk out, const quant_format *f, const uint8_t *p, 
     }
     for (int k = 0; k < n; k += 16) {
         vi t[4];
-        load_dwords(t, (const uint8_t *)b->q + k, INT8_CHUNK);
+        load_dwords(t, (const uint8_t *)b->q + k, INT8_CHUNK_MOST);
         KERNEL_UNROLL for (int j = 0; j < 4; j++)
             vi_store(out.w + (size_t)(k / 4 + j) * LANES * 4, vi_signed_weights(t[j]));
     }
@@ -244,8 +244,9 @@ static const int *pack_tiles(const act *x, int first, int n, shape f, uint8_t **
     const x_record row = record_of(f, 1);
     int *records = scratch_take(at, (size_t)n * (size_t)(x->n_cols / 32 * row.size) * sizeof(int));
     int *to = records;
-    for (int k = 0; k < x->n_cols; k += INT8_CHUNK) {
-        int blocks = (x->n_cols - k < INT8_CHUNK ? x->n_cols - k : INT8_CHUNK) / 32;
+    for (int k = 0, chunk; k < x->n_cols; k += chunk) {
+        chunk = int8_chunk(x->n_cols, k);
+        int blocks = chunk / 32;
         for (int r = 0, rows; r < n; r += rows) {
             rows = tile_rows(n - r);
             pack_tile(to, x, first + r, rows, f, k / 32, blocks);
@@ -296,7 +297,7 @@ typedef struct int8_scratch {
 
 static int8_scratch take_scratch(uint8_t **at, const tensor *w)
 {
-    size_t n = INT8_CHUNK, scales = n / 16 * sizeof(float);
+    size_t n = INT8_CHUNK_MOST, scales = n / 16 * sizeof(float);
     int8_scratch s;
     for (int p = 0; p < TILE_PANELS; p++)
         s.chunk[p] = (panel_chunk){ scratch_take(at, n * LANES), scratch_take(at, scales * LANES),
@@ -307,6 +308,38 @@ static int8_scratch take_scratch(uint8_t **at, const tensor *w)
     return s;
 }
 
+/* Bytes that the next chunk is unpacked from: LANES streams a panel, which no processor foresees.
+ * Each tile prefetches a few of their rows. */
+typedef struct ahead {
+    const uint8_t *p;
+    size_t stride, bytes;
+    int rows; // still to come
+} ahead;
+
+static ahead next_chunk(const matmul_args *a, int o, int panels, int k)
+{
+    const tensor *w = a->w;
+    const quant_format *q = quant_formats[w->type];
+    if (k >= w->n_cols) {
+        k = 0;
+        o += panels * LANES;
+    }
+    size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
+    int rows = a->end - o < panels * LANES ? a->end - o : panels * LANES;
+    ahead next = { w->data + (size_t)o * w->row_bytes + at, w->row_bytes, 0, rows };
+    next.bytes = (size_t)int8_chunk(w->n_cols, k) / (size_t)q->block_size * (size_t)q->block_bytes;
+    return next;
+}
+
+static inline void prefetch_rows(ahead *next, int n)
+{
+    for (; n > 0 && next->rows > 0; n--, next->rows--, next->p += next->stride) {
+        for (size_t i = 0; i < next->bytes; i += 64)
+            PREFETCH_FAR(next->p + i);
+        PREFETCH_FAR(next->p + next->bytes - 1);
+    }
+}
+
 /* `panels` panels of outputs from o on for n rows in pack_tiles' form, chunk by chunk of k: acc
  * [n_rows, panels, LANES]. */
 static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, int o, int panels,
@@ -315,8 +348,8 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
     const tensor *w = a->w;
     const quant_format *q = quant_formats[w->type];
     tile_fn *run = tile_of(f->f);
-    for (int k = 0; k < w->n_cols; k += INT8_CHUNK) {
-        int n = w->n_cols - k < INT8_CHUNK ? w->n_cols - k : INT8_CHUNK;
+    for (int k = 0, n; k < w->n_cols; k += n) {
+        n = int8_chunk(w->n_cols, k);
         size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
         for (int p = 0; p < panels; p++) {
             int first = o + p * LANES,
@@ -330,8 +363,11 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
                 f->store(s->chunk[p], last_rows(w, first, s->copy) + at, w->row_bytes, n / 32);
         }
         float *sum = acc;
+        ahead next = next_chunk(a, o, panels, k + n);
+        int each = next.rows * TILE_ROWS / n_x + 1;
         for (int r = 0, rows; r < n_x; r += rows) {
             rows = tile_rows(n_x - r);
+            prefetch_rows(&next, each);
             run(sum, s->chunk, x, n / 32, rows, panels);
             x += n / 32 * rows * record_of(f->f, 1).size;
             sum += rows * panels * LANES;
@@ -358,8 +394,7 @@ static void int8_rows(const matmul_args *a, int first, int n)
     uint8_t *at = a->scratch;
     int8_scratch s = take_scratch(&at, w);
     float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));
-    bool few = f.few && (n == 1 || n == 2 || n == 4);
-    if (few) {
+    if (f.few && (n == 1 || n == 2 || n == 4)) {
         x_rows t = pack_few(a->x, first, n, f.f, &at);
         for (int o = a->begin; o < a->end; o += LANES) {
             const uint8_t *p = w->n_rows - o < LANES ? last_rows(w, o, s.copy)
@@ -378,8 +413,34 @@ static void int8_rows(const matmul_args *a, int first, int n)
     }
 }
 
+/* Narrow rows are wide in all quads, which tiles do not do: few at a time. */
+static void narrow_rows(const matmul_args *a)
+{
+    const tensor *w = a->w;
+    const act *x = a->x;
+    if (int8_format_of(w->type).few) {
+        for (int r = 0, n; r < x->n_rows; r += n) {
+            int left = x->n_rows - r;
+            n = left >= FEW_ROWS ? FEW_ROWS : left >= 2 ? 2 : 1;
+            int8_rows(a, r, n);
+        }
+        return;
+    }
+    for (int r = 0; r < x->n_rows; r++) {
+        size_t at = (size_t)r * x->stride;
+        act_row row = { x->q + at * ACT_PLANES, x->scale + at / 32, x->sum + at / 16 };
+        for (int o = a->begin; o < a->end; o++)
+            a->y[(size_t)r * a->y_stride + (size_t)o] =
+                quant_dot(w->type, w->data + (size_t)o * w->row_bytes, &row, (size_t)w->n_cols);
+    }
+}
+
 static void matmul_int8(const matmul_args *a)
 {
+    if (a->w->n_cols < ACT_NARROW) {
+        narrow_rows(a);
+        return;
+    }
     int group = int8_group(a->w->n_cols);
     for (int r = 0; r < a->x->n_rows; r += group)
         int8_rows(a, r, a->x->n_rows - r < group ? a->x->n_rows - r : group);

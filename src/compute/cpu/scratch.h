@@ -8,7 +8,9 @@
 
 #include "compute/cpu/kernels.h"
 
-#define INT8_CHUNK 512 // k of two panels unpacked at once: 16 KiB, half of a first-level cache
+/* k of two panels unpacked at once: 16 KiB, half of a first-level cache; but no short rests. */
+#define INT8_CHUNK 512
+#define INT8_CHUNK_MOST 768
 #define F32_CHUNK 256
 
 static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most)
@@ -16,9 +18,11 @@ static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most
     size_t n = row_bytes ? bytes / row_bytes / 8 * 8 : (size_t)most;
     return n < (size_t)least ? least : n > (size_t)most ? most : (int)n;
 }
-static inline int int8_group(int n_cols)
+static inline int int8_group(int n_cols) { return group_rows(2 << 20, (size_t)n_cols, 32, 512); }
+/* k from `done` on that are unpacked at once. */
+static inline int int8_chunk(int n_cols, int done)
 {
-    return group_rows(2 << 20, (size_t)n_cols, 32, 512);
+    return n_cols - done <= INT8_CHUNK_MOST ? n_cols - done : INT8_CHUNK;
 }
 static inline int f32_group(int n_cols)
 {

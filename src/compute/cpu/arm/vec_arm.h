@@ -190,28 +190,37 @@ KERNEL_INLINE double d16_sum(d16 a)
     return vgetq_lane_f64(x, 0) + vgetq_lane_f64(x, 1);
 }
 
-KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+KERNEL_INLINE void v16_wide_quad(uint32_t *most, uint32_t *rest, v16 a, v16 b)
 {
-    uint32x4_t m = vdupq_n_u32(0);
-    V16_QUADS
+    *most = *rest = 0;
+    KERNEL_UNROLL for (int i = 0; i < 8; i++)
     {
-        m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(a.q[i])));
-        m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(b.q[i])));
+        float32x4_t quad = i < 4 ? a.q[i % 4] : b.q[i % 4];
+        uint32_t m = vmaxvq_u32(vreinterpretq_u32_f32(vabsq_f32(quad)));
+        uint32_t less = m < *most ? m : *most;
+        *rest = less > *rest ? less : *rest;
+        *most = m > *most ? m : *most;
     }
-    return vmaxvq_u32(m);
 }
-KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
+KERNEL_INLINE int32x4_t to_bytes(const int32x4_t *n)
 {
-    V16_QUADS quad[i] = vmaxvq_u32(vreinterpretq_u32_f32(vabsq_f32(a.q[i])));
-}
-KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
-{
-    int32x4_t n[4];
-    V16_QUADS n[i] = vcvtnq_s32_f32(a.q[i]);
     int16x8_t lo = vcombine_s16(vmovn_s32(n[0]), vmovn_s32(n[1]));
     int16x8_t hi = vcombine_s16(vmovn_s32(n[2]), vmovn_s32(n[3]));
-    vst1q_s8(q, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
-    return vaddvq_s16(vaddq_s16(lo, hi)); // at most 16 * 127
+    return vreinterpretq_s32_s8(vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
+}
+KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
+{
+    int32x4_t h[4], l[4], sum = vdupq_n_s32(0);
+    V16_QUADS
+    {
+        h[i] = vcvtnq_s32_f32(hi.q[i]);
+        l[i] = vcvtnq_s32_f32(lo.q[i]);
+        sum = vaddq_s32(sum, vaddq_s32(vshlq_n_s32(h[i], 8), l[i]));
+    }
+    int32x4_t hb = to_bytes(h), lb = to_bytes(l);
+    vst1q_s8(q, vreinterpretq_s8_s32(vzip1q_s32(hb, lb)));
+    vst1q_s8(q + 16, vreinterpretq_s8_s32(vzip2q_s32(hb, lb)));
+    return vaddvq_s32(sum);
 }
 
 KERNEL_INLINE void v16_load_pairs(v16 *even, v16 *odd, const float *p)

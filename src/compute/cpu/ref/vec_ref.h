@@ -175,21 +175,36 @@ KERNEL_INLINE double d16_sum(d16 a)
     return a.d[0];
 }
 
-/* The largest magnitude of each 4, as bits: order of unsigned numbers, NaN above infinity. */
-KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
+/* The largest magnitude in a and b, and the largest outside its quad (the first, of equal ones), as
+ * bits: order of unsigned numbers, NaN above infinity. */
+KERNEL_INLINE void v16_wide_quad(uint32_t *most, uint32_t *rest, v16 a, v16 b)
 {
-    memset(quad, 0, 4 * sizeof *quad);
+    uint32_t quad[8] = { 0 };
     V16_LANES
     {
-        uint32_t x = f32_bits(a.f[i]) & 0x7fffffff;
+        uint32_t x = f32_bits(a.f[i]) & 0x7fffffff, y = f32_bits(b.f[i]) & 0x7fffffff;
         quad[i / 4] = x > quad[i / 4] ? x : quad[i / 4];
+        quad[4 + i / 4] = y > quad[4 + i / 4] ? y : quad[4 + i / 4];
+    }
+    *most = *rest = 0;
+    for (int j = 0; j < 8; j++) {
+        uint32_t less = quad[j] < *most ? quad[j] : *most;
+        *rest = less > *rest ? less : *rest;
+        *most = quad[j] > *most ? quad[j] : *most;
     }
 }
-/* Rounds to nearest even (|a| <= 127), stores 16 bytes, returns their sum. */
-KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+/* Whole numbers of at most 127 to bytes: for each 4 their hi, then their lo; returns the sum of
+ * 256 * hi + lo. */
+KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
 {
     int sum = 0;
-    V16_LANES sum += q[i] = (int8_t)rintf(a.f[i]);
+    V16_LANES
+    {
+        int8_t *p = q + i / 4 * 8 + i % 4;
+        p[0] = (int8_t)hi.f[i];
+        p[4] = (int8_t)lo.f[i];
+        sum += 256 * p[0] + p[4];
+    }
     return sum;
 }
 

@@ -167,22 +167,38 @@ KERNEL_INLINE __m256i quad_max_8(__m256 a)
     m = _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0x4e));
     return _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0xb1));
 }
-KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
+KERNEL_INLINE __m256i max_of_8(__m256i m) // in every lane
 {
-    __m256i lo = quad_max_8(a.lo), hi = quad_max_8(a.hi); // each the same in a half
-    quad[0] = (uint32_t)_mm256_extract_epi32(lo, 0);
-    quad[1] = (uint32_t)_mm256_extract_epi32(lo, 4);
-    quad[2] = (uint32_t)_mm256_extract_epi32(hi, 0);
-    quad[3] = (uint32_t)_mm256_extract_epi32(hi, 4);
+    m = _mm256_max_epu32(m, _mm256_permute4x64_epi64(m, 0x4e));
+    m = _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0x4e));
+    return _mm256_max_epu32(m, _mm256_shuffle_epi32(m, 0xb1));
 }
-KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+KERNEL_INLINE void v16_wide_quad(uint32_t *most, uint32_t *rest, v16 a, v16 b)
 {
-    __m256i lo = _mm256_cvtps_epi32(a.lo), hi = _mm256_cvtps_epi32(a.hi);
+    // 64-bit lanes: quads a0 a0 a1 a1 … with b's in the upper dwords
+    __m256i lo = _mm256_blend_epi32(quad_max_8(a.lo), quad_max_8(b.lo), 0xaa);
+    __m256i hi = _mm256_blend_epi32(quad_max_8(a.hi), quad_max_8(b.hi), 0xaa);
+    __m256i q = _mm256_unpacklo_epi64(lo, hi), m = max_of_8(q); // a0 b0 a2 b2, a1 b1 a3 b3
+    int top = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(q, m)));
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i is_top = _mm256_cmpeq_epi32(lane, _mm256_set1_epi32(__builtin_ctz((unsigned)top)));
+    *most = (uint32_t)_mm256_cvtsi256_si32(m);
+    *rest = (uint32_t)_mm256_cvtsi256_si32(max_of_8(_mm256_andnot_si256(is_top, q)));
+}
+KERNEL_INLINE __m128i to_bytes(__m256i lo, __m256i hi)
+{
     __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
-    __m128i bytes =
-        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128((__m128i *)(void *)q, bytes);
-    __m256i sum = _mm256_add_epi32(lo, hi);
+    return _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
+{
+    __m256i h0 = _mm256_cvtps_epi32(hi.lo), h1 = _mm256_cvtps_epi32(hi.hi);
+    __m256i l0 = _mm256_cvtps_epi32(lo.lo), l1 = _mm256_cvtps_epi32(lo.hi);
+    __m128i hb = to_bytes(h0, h1), lb = to_bytes(l0, l1);
+    _mm_storeu_si128((__m128i *)(void *)q, _mm_unpacklo_epi32(hb, lb));
+    _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm_unpackhi_epi32(hb, lb));
+    __m256i sum =
+        _mm256_add_epi32(_mm256_slli_epi32(_mm256_add_epi32(h0, h1), 8), _mm256_add_epi32(l0, l1));
     __m128i n = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(n, _mm_shuffle_epi32(n, 0xb1)));

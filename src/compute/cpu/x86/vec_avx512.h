@@ -110,20 +110,35 @@ KERNEL_INLINE double d16_sum(d16 a)
     return _mm_cvtsd_f64(_mm_add_sd(z, _mm_unpackhi_pd(z, z)));
 }
 
-KERNEL_INLINE void v16_quad_bits(uint32_t *quad, v16 a)
+KERNEL_INLINE __m512i quad_max(v16 a)
 {
     __m512i m = _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff));
     m = _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
-    m = _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB));
-    __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-    m = _mm512_permutexvar_epi32(firsts, m);
-    _mm_storeu_si128((__m128i *)(void *)quad, _mm512_castsi512_si128(m));
+    return _mm512_max_epu32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB));
 }
-KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+KERNEL_INLINE __m128i max_of_8(__m256i q)
 {
-    __m512i i = _mm512_cvtps_epi32(a);
-    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(i));
-    return _mm512_reduce_add_epi32(i);
+    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+}
+KERNEL_INLINE void v16_wide_quad(uint32_t *most, uint32_t *rest, v16 a, v16 b)
+{
+    __m512i at = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m256i q = _mm512_castsi512_si256(_mm512_permutex2var_epi32(quad_max(a), at, quad_max(b)));
+    __m128i m = max_of_8(q);
+    unsigned top = _mm256_cmpeq_epi32_mask(q, _mm256_broadcastd_epi32(m));
+    *most = (uint32_t)_mm_cvtsi128_si32(m);
+    q = _mm256_maskz_mov_epi32((__mmask8) ~(top & -top), q); // all but the first
+    *rest = (uint32_t)_mm_cvtsi128_si32(max_of_8(q));
+}
+KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
+{
+    __m512i h = _mm512_cvtps_epi32(hi), l = _mm512_cvtps_epi32(lo);
+    __m128i hb = _mm512_cvtepi32_epi8(h), lb = _mm512_cvtepi32_epi8(l);
+    _mm_storeu_si128((__m128i *)(void *)q, _mm_unpacklo_epi32(hb, lb));
+    _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm_unpackhi_epi32(hb, lb));
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(h, 8), l));
 }
 
 KERNEL_INLINE void v16_load_pairs(v16 *even, v16 *odd, const float *p)
