@@ -73,9 +73,9 @@ size_t quant_row_bytes(dtype type, size_t n);
  *   v     = 256 * hi + lo
  *   scale = m / 127, so that x is about scale * v
  *
- * Outside the wide quad |v| <= 127 and hi is 0: a kernel may leave those products out. Rows of fewer
- * than ACT_NARROW elements cost next to nothing: there rest counts as 0 and every quad is wide. amax
- * infinite or NaN: scale NaN (0x7fc00000), v 0. 127 / m infinite (m 0 or below about 3.7e-37):
+ * Outside the wide quad |v| <= 127 and hi is 0: a kernel may leave those products out. Rows of
+ * fewer than ACT_NARROW elements cost next to nothing: there rest counts as 0, every quad is wide.
+ * amax infinite or NaN: scale NaN (0x7fc00000), v 0. 127 / m infinite (m 0 or below about 3.7e-37):
  * scale 0, v 0. Sums of 16 v each serve the mins and offsets. Why so: docs/adr/0012.
  */
 #define ACT_PLANES 2
