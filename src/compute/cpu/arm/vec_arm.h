@@ -222,6 +222,25 @@ KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
     vst1q_s8(q + 16, vreinterpretq_s8_s32(vzip2q_s32(hb, lb)));
     return vaddvq_s32(sum);
 }
+KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+{
+    uint32x4_t m = vdupq_n_u32(0);
+    V16_QUADS
+    {
+        m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(a.q[i])));
+        m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(b.q[i])));
+    }
+    return vmaxvq_u32(m);
+}
+KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+{
+    int32x4_t n[4];
+    V16_QUADS n[i] = vcvtnq_s32_f32(a.q[i]);
+    int16x8_t lo = vcombine_s16(vmovn_s32(n[0]), vmovn_s32(n[1]));
+    int16x8_t hi = vcombine_s16(vmovn_s32(n[2]), vmovn_s32(n[3]));
+    vst1q_s8(q, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
+    return vaddvq_s16(vaddq_s16(lo, hi)); // at most 16 * 127
+}
 
 KERNEL_INLINE void v16_load_pairs(v16 *even, v16 *odd, const float *p)
 {

@@ -207,6 +207,25 @@ KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
     }
     return sum;
 }
+/* The largest magnitude in a and b, as bits: order of unsigned numbers, NaN above infinity. */
+KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+{
+    uint32_t m = 0;
+    V16_LANES
+    {
+        uint32_t x = f32_bits(a.f[i]) & 0x7fffffff, y = f32_bits(b.f[i]) & 0x7fffffff;
+        m = x > m ? x : m;
+        m = y > m ? y : m;
+    }
+    return m;
+}
+/* Rounds to nearest even (|a| <= 127), stores 16 bytes, returns their sum. */
+KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+{
+    int sum = 0;
+    V16_LANES sum += q[i] = (int8_t)rintf(a.f[i]);
+    return sum;
+}
 
 /* Pairs apart and together: even = x0 x2 x4 …, odd = x1 x3 x5 … */
 KERNEL_INLINE void v16_load_pairs(v16 *even, v16 *odd, const float *p)

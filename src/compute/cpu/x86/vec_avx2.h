@@ -203,6 +203,29 @@ KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
     n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(n, _mm_shuffle_epi32(n, 0xb1)));
 }
+KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+{
+    a = v16_abs(a);
+    b = v16_abs(b);
+    __m256i m =
+        _mm256_max_epu32(_mm256_max_epu32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
+                         _mm256_max_epu32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
+    __m128i n = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    n = _mm_max_epu32(n, _mm_shuffle_epi32(n, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(n, _mm_shuffle_epi32(n, 0xb1)));
+}
+KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+{
+    __m256i lo = _mm256_cvtps_epi32(a.lo), hi = _mm256_cvtps_epi32(a.hi);
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
+    __m128i bytes =
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)(void *)q, bytes);
+    __m256i sum = _mm256_add_epi32(lo, hi);
+    __m128i n = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(n, _mm_shuffle_epi32(n, 0xb1)));
+}
 
 KERNEL_INLINE void load_pairs_8(__m256 *even, __m256 *odd, const float *p)
 {

@@ -140,6 +140,19 @@ KERNEL_INLINE int v16_store_planes(int8_t *q, v16 hi, v16 lo)
     _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm_unpackhi_epi32(hb, lb));
     return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(h, 8), l));
 }
+KERNEL_INLINE uint32_t v16_max_bits(v16 a, v16 b)
+{
+    __m512i mag = _mm512_set1_epi32(0x7fffffff);
+    __m512i m = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a), mag),
+                                 _mm512_and_si512(_mm512_castps_si512(b), mag));
+    return _mm512_reduce_max_epu32(m);
+}
+KERNEL_INLINE int v16_store_i8(int8_t *q, v16 a)
+{
+    __m512i i = _mm512_cvtps_epi32(a);
+    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(i));
+    return _mm512_reduce_add_epi32(i);
+}
 
 KERNEL_INLINE void v16_load_pairs(v16 *even, v16 *odd, const float *p)
 {
