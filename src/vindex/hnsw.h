@@ -99,9 +99,10 @@ typedef struct graph_search graph_search;
 graph_search *graph_search_new(int n_rows, int n_cols, size_t row_bytes, int ef);
 void graph_search_free(graph_search *s);
 /* The n best rows, best first, with the scores that a scan gives; the count. A beam of max(ef, n).
- * Rows are the matrix that the graph was made of; n is at most the search's ef. */
+ * Rows are the matrix that the graph was made of; n is at most the search's ef. x [n_x], zeros
+ * follow. */
 int graph_find(const vindex_graph *g, graph_search *s, knn_hit *hits, int n, const tensor *rows,
-               const float *x, int ef);
+               const float *x, int n_x, int ef);
 /* Vectors that the search has compared since it was made. */
 uint64_t graph_search_compared(const graph_search *s);
 

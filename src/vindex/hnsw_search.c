@@ -185,13 +185,13 @@ static int walk(const vindex_graph *g, graph_search *s, int ef)
 }
 
 /* The query as the kernels want it; false where it is zero or not finite. */
-static bool take_query(const vindex_graph *g, graph_search *s, const float *x)
+static bool take_query(const vindex_graph *g, graph_search *s, const float *x, int n_x)
 {
     s->x.n_cols = g->n_cols;
-    memcpy(s->x.x, x, (size_t)g->n_cols * sizeof *x);
-    memset(s->x.x + g->n_cols, 0, (s->x_floats - (size_t)g->n_cols) * sizeof *x);
+    memcpy(s->x.x, x, (size_t)n_x * sizeof *x);
+    memset(s->x.x + n_x, 0, (s->x_floats - (size_t)n_x) * sizeof *x);
     if (g->n_cols % 32 == 0) s->k->act_row(s->x.q, s->x.scale, s->x.sum, s->x.x, g->n_cols);
-    return graph_bytes(s->q, x, g->n_cols, g->stride) != 0.0f;
+    return graph_bytes(s->q, s->x.x, g->n_cols, g->stride) != 0.0f;
 }
 
 /* Scores of the beam's first n as a scan gives them. */
@@ -230,11 +230,11 @@ static bool comes_before(knn_hit a, knn_hit b)
 }
 
 int graph_find(const vindex_graph *g, graph_search *s, knn_hit *hits, int n, const tensor *rows,
-               const float *x, int ef)
+               const float *x, int n_x, int ef)
 {
     if (ef < n) ef = n;
     if (ef > s->ef) ef = s->ef;
-    if (!g->n_rows || n <= 0 || !take_query(g, s, x)) return 0;
+    if (!g->n_rows || n <= 0 || n_x > g->n_cols || !take_query(g, s, x, n_x)) return 0;
     int found = walk(g, s, ef);
     // bytes misplace neighbours in rank, not more: twice as many are scored
     int again = 2 * n + 8 < found ? 2 * n + 8 : found;

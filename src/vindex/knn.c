@@ -193,7 +193,9 @@ static void product(const worker *w, const scan *s, float *y, const tensor *t, c
     if (bias) bias += q->first;
     if (!knn_reads_rows(t)) {
         linear l = { part, bias };
-        s->k->be->matmul(w, y, s->stride, &l, &s->k->x, t->n_cols % 32 != 0);
+        act x = s->k->x;
+        x.n_cols = t->n_cols;
+        s->k->be->matmul(w, y, s->stride, &l, &x, t->n_cols % 32 != 0);
         return;
     }
     int begin, end;
@@ -209,12 +211,14 @@ static void scan_worker(const worker *w, void *arg)
     const scan *s = arg;
     const knn_query *q = s->q;
     const backend *be = s->k->be;
-    size_t cols = (size_t)q->w->n_cols;
+    size_t cols = (size_t)(q->x_cols ? q->x_cols : q->w->n_cols);
     int begin, end;
     thread_share(s->n, 1, w->thread, w->n_threads, &begin, &end);
-    for (int r = begin; r < end; r++)
-        memcpy(s->k->x.x + (size_t)r * s->k->x.stride, q->x + (size_t)(s->first + r) * cols,
-               cols * sizeof(float));
+    for (int r = begin; r < end; r++) {
+        float *to = s->k->x.x + (size_t)r * s->k->x.stride;
+        memcpy(to, q->x + (size_t)(s->first + r) * cols, cols * sizeof(float));
+        memset(to + cols, 0, (s->k->x.stride - cols) * sizeof(float));
+    }
     be->prepare(w, &s->k->x);
     be->barrier(w);
     float *up = tensor_present(&q->up) && q->norms ? s->k->scores + s->k->cap : NULL;
@@ -237,19 +241,20 @@ static void scan_worker(const worker *w, void *arg)
 static infer_status run(knn *k, float *scores, knn_hit *hits, int *counts, int n_hits,
                         const knn_query *q, infer_error *err)
 {
-    if (q->w->n_cols > k->max_cols || q->first < 0 || q->count < 0 ||
+    if (q->w->n_cols > k->max_cols || q->up.n_cols > k->max_cols || q->x_cols > q->w->n_cols || q->first < 0 || q->count < 0 ||
         q->first > q->w->n_rows - q->count)
         return error_set(err, INFER_ARGUMENT, "scan: rows %d to %d of a matrix [%d, %d]", q->first,
                          q->first + q->count - 1, q->w->n_rows, q->w->n_cols);
     size_t stride = row_stride(q->count);
+    int width = tensor_present(&q->up) && q->up.n_cols > q->w->n_cols ? q->up.n_cols : q->w->n_cols;
     int group = q->n_queries < GROUP ? q->n_queries : GROUP;
     pthread_mutex_lock(&k->lock);
     infer_status st = reserve(k, (size_t)group * stride, err);
     for (int i = 0; st == INFER_OK && i < q->n_queries && q->count; i += group) {
         int n = q->n_queries - i < group ? q->n_queries - i : group;
         k->x.n_rows = n;
-        k->x.n_cols = q->w->n_cols;
-        k->x.stride = row_stride(q->w->n_cols);
+        k->x.n_cols = width;
+        k->x.stride = row_stride(width);
         scan s = { k, q, i, n, k->scores, stride, hits, counts, n_hits };
         k->be->run(k->dev, scan_worker, &s);
         for (int r = 0; scores && r < n; r++)

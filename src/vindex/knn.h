@@ -29,8 +29,9 @@ int knn_threads(const knn *k);
 typedef struct knn_query {
     const tensor *w; // [n, n_cols]
     int first, count;
-    const float *x; // [n_queries, n_cols], any alignment
+    const float *x; // [n_queries, x_cols], any alignment
     int n_queries;
+    int x_cols; // 0: w's; fewer: zeros follow, as in the rows of a padded matrix
     /* With them the score is act(w . x + gate_bias) * (up . x + up_bias) * norm, the share of a
      * feature in the FFN's output; up absent: act(w . x + gate_bias) * norm. */
     const float *norms; // [n] or NULL: the plain product

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             t.data = mem_zero((size_t)g->n_rows + 1, t.row_bytes);
             graph_search *s = graph_search_new(g->n_rows, g->n_cols, t.row_bytes, 32);
             knn_hit h[8];
-            if (s && t.data && graph_find(g, s, h, 8, &t, x, 32) > 8) __builtin_trap();
+            if (s && t.data && graph_find(g, s, h, 8, &t, x, g->n_cols, 32) > 8) __builtin_trap();
             graph_search_free(s);
             mem_free((void *)(uintptr_t)t.data);
         }

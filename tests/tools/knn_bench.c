@@ -81,7 +81,7 @@ static void search(void *arg, int thread, int n_threads)
     thread_share(j->nq, 1, thread, n_threads, &begin, &end);
     for (int i = begin; i < end; i++)
         j->counts[i] = graph_find(j->g, j->s[thread], j->hits + (size_t)i * K, K, j->rows,
-                                  j->x + (size_t)i * (size_t)j->rows->n_cols, j->ef);
+                                  j->x + (size_t)i * (size_t)j->rows->n_cols, j->rows->n_cols, j->ef);
 }
 
 int main(int argc, char **argv)

@@ -83,7 +83,7 @@ static double recall(const tensor *t, const vindex_graph *g, int ef)
         knn_hit want[K], got[K];
         const float *x = queries + i * t->n_cols;
         assert_int_equal(scan(t, x, want, K), K);
-        int n = graph_find(g, s, got, K, t, x, ef);
+        int n = graph_find(g, s, got, K, t, x, D, ef);
         for (int a = 0; a < n; a++)
             for (int b = 0; b < K; b++)
                 right += got[a].row == want[b].row;
@@ -99,7 +99,7 @@ static void empty(void **u)
     vindex_graph *g = build(&t, 8, 1);
     graph_search *s = graph_search_new(0, D, t.row_bytes, 10);
     knn_hit h[K];
-    assert_int_equal(graph_find(g, s, h, K, &t, queries, 10), 0);
+    assert_int_equal(graph_find(g, s, h, K, &t, queries, D, 10), 0);
     graph_search_free(s);
     graph_free(g);
 }
@@ -112,7 +112,7 @@ static void single(void **u)
     vindex_graph *g = build(&t, 8, 1);
     graph_search *s = graph_search_new(1, D, t.row_bytes, 10);
     knn_hit h[K];
-    assert_int_equal(graph_find(g, s, h, K, &t, queries, 10), 1);
+    assert_int_equal(graph_find(g, s, h, K, &t, queries, D, 10), 1);
     assert_int_equal(h[0].row, 0);
     graph_search_free(s);
     graph_free(g);
@@ -133,7 +133,7 @@ static void sorted_exact_scores(void **u)
         knn_hit h[K];
         knn_query q = { .w = &t, .count = N, .x = queries + i * D, .n_queries = 1 };
         assert_int_equal(knn_scores(k, all, &q, NULL), INFER_OK);
-        assert_int_equal(graph_find(g, s, h, K, &t, q.x, 100), K);
+        assert_int_equal(graph_find(g, s, h, K, &t, q.x, D, 100), K);
         for (int j = 0; j < K; j++) {
             double sum = 0;
             for (int l = 0; l < D; l++)
@@ -184,8 +184,8 @@ static void both_signs(void **u)
         float x[D];
         for (int j = 0; j < D; j++)
             x[j] = -queries[i * D + j];
-        int n = graph_find(g, s, a, K, &t, queries + i * D, 100);
-        assert_int_equal(graph_find(g, s, b, K, &t, x, 100), n);
+        int n = graph_find(g, s, a, K, &t, queries + i * D, D, 100);
+        assert_int_equal(graph_find(g, s, b, K, &t, x, D, 100), n);
         for (int j = 0; j < n; j++) {
             assert_int_equal(a[j].row, b[j].row);
             assert_true(a[j].score == -b[j].score);
@@ -225,10 +225,10 @@ static void odd_values(void **u)
     graph_search *s = graph_search_new(N, D, t.row_bytes, 100);
     knn_hit h[K];
     float x[D] = { 0 };
-    assert_int_equal(graph_find(g, s, h, K, &t, x, 100), 0);
+    assert_int_equal(graph_find(g, s, h, K, &t, x, D, 100), 0);
     x[1] = NAN;
-    assert_int_equal(graph_find(g, s, h, K, &t, x, 100), 0);
-    int n = graph_find(g, s, h, K, &t, queries, 100);
+    assert_int_equal(graph_find(g, s, h, K, &t, x, D, 100), 0);
+    int n = graph_find(g, s, h, K, &t, queries, D, 100);
     assert_int_equal(n, K);
     for (int i = 0; i < n; i++) {
         assert_false(isnan(h[i].score));
@@ -268,8 +268,8 @@ static void file_round_trip(void **u)
     graph_search *s = graph_search_new(N, D, t.row_bytes, 100);
     for (int i = 0; i < QUERIES; i++) {
         knn_hit a[K], b[K];
-        int n = graph_find(g, s, a, K, &t, queries + i * D, 50);
-        assert_int_equal(graph_find(m, s, b, K, &t, queries + i * D, 50), n);
+        int n = graph_find(g, s, a, K, &t, queries + i * D, D, 50);
+        assert_int_equal(graph_find(m, s, b, K, &t, queries + i * D, D, 50), n);
         assert_memory_equal(a, b, (size_t)n * sizeof *a);
     }
     rows[0] += 1; // other gates
