@@ -95,6 +95,17 @@ typedef struct infer_hit {
  * -1 on error. patch (NULL: none) is laid over the base. */
 INFER_API int infer_vindex_knn(const infer_vindex *v, const infer_patch *patch, int layer,
                                const float *x, infer_hit *hits, int n, infer_error *err);
+typedef struct infer_knn_options {
+    size_t struct_size;
+    const infer_patch *patch;
+    int expert;        // of a mixture: 1 is the first; 0: all features
+    bool contribution; // as infer_vindex_knn_contribution
+    bool scan;         // also where there is a graph
+} infer_knn_options;
+/* The same of rows x [n_rows, d_model]: hits [n_rows, n] and their counts [n_rows]. */
+INFER_API infer_status infer_vindex_knn_batch(const infer_vindex *v, int layer, const float *x,
+                                              int n_rows, infer_hit *hits, int *counts, int n,
+                                              const infer_knn_options *options, infer_error *err);
 /* All scores [n_rows, n_features] of rows x [n_rows, d_model]. */
 INFER_API infer_status infer_vindex_scores(const infer_vindex *v, int layer, const float *x,
                                            int n_rows, float *scores, infer_error *err);
@@ -166,6 +177,13 @@ INFER_API int infer_vindex_neighbours(const infer_vindex *v, const char *text,
  * count. INFER_UNSUPPORTED without a router. */
 INFER_API int infer_vindex_route(const infer_vindex *v, int layer, const float *x,
                                  infer_token_score *experts, int n, infer_error *err);
+
+/* Graphs for KNN, of a vindex opened with hnsw: built at open unless the folder holds them. Saving
+ * writes them there (hnsw.bin). Checking compares their file's checksums, and measures which share
+ * of the scan's best 10 they find for n embeddings in each layer: recall [n_layers]. */
+INFER_API infer_status infer_vindex_save_graphs(const infer_vindex *v, infer_error *err);
+INFER_API infer_status infer_vindex_check_graphs(const infer_vindex *v, int n, float *recall,
+                                                 infer_error *err);
 
 /* ---- residency ------------------------------------------------------------------------------- */
 

@@ -104,6 +104,7 @@ void graph_search_free(graph_search *s);
 int graph_find(const vindex_graph *g, graph_search *s, knn_hit *hits, int n, const tensor *rows,
                const float *x, int n_x, int ef);
 /* Vectors that the search has compared since it was made. */
+int graph_search_ef(const graph_search *s);
 uint64_t graph_search_compared(const graph_search *s);
 
 #endif

@@ -72,6 +72,7 @@ void graph_search_free(graph_search *s)
     mem_free(s);
 }
 
+int graph_search_ef(const graph_search *s) { return s->ef; }
 uint64_t graph_search_compared(const graph_search *s) { return s->compared; }
 
 #define LINKS_MAX (2 * GRAPH_M_MAX) // of a place

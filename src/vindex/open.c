@@ -15,7 +15,8 @@
 #include "base/thread.h"
 #include "models/load_vindex.h"
 #include "models/places.h"
-#include "vindex/vindex.h"
+#include "vindex/relations.h"
+#include "vindex/search.h"
 
 /* What opening needs to know of the model; arch NULL: only what needs no names is opened. */
 typedef struct opening {
@@ -401,6 +402,8 @@ infer_status infer_vindex_open(infer_vindex **out, const char *path,
     if (!v) return error_set(err, INFER_NOMEM, "%s: out of memory", path);
     v->log = o.log;
     infer_status st = fill(v, path, &o, err);
+    if (!st) st = relations_open(v, err);
+    if (!st) st = searcher_open(v, &o, err);
     if (st) {
         infer_vindex_close(v);
         return st;
@@ -412,6 +415,8 @@ infer_status infer_vindex_open(infer_vindex **out, const char *path,
 void infer_vindex_close(infer_vindex *v)
 {
     if (!v) return;
+    searcher_close(v);
+    relations_close(v);
     tokenizer_free(v->tok);
     vindex_dir_close(v->dir);
     arena_free(&v->mem);

@@ -49,12 +49,14 @@ struct infer_vindex {
     vindex_layer *layers;         // [n_layers]
     tensor embed;                 // [n_vocab, d_model]
     tokenizer *tok;               // or NULL
-    struct vindex_labels *labels; // feature_labels.json and clusters; or NULL
+    struct vindex_labels *labels; // labels of features (relations.h); or NULL
+    struct searcher *search;      // threads, graphs and caches of searching (search.h)
     uint64_t pin_budget, pinned;
     uint64_t evictions;
 };
 
-/* Row f of a matrix of the index, after the patch (NULL: none), as float32 [d_model]. */
+/* Row f of a matrix of the index, after the patch (NULL: none), as float32 [d_model]; zeros where it
+ * is absent. */
 typedef enum vindex_part { VINDEX_GATE, VINDEX_UP, VINDEX_DOWN } vindex_part;
 void vindex_row(float *y, const infer_vindex *v, const infer_patch *p, int layer, int feature,
                 vindex_part part);
