@@ -144,7 +144,7 @@ typedef struct infer_edge {
 } infer_edge;
 typedef struct infer_query {
     size_t struct_size;
-    int first_layer, last_layer; // both 0: by band
+    int first_layer, last_layer; // both 0: by band; last_layer -1: first_layer alone
     const char *band;            // "syntax", "knowledge", "output", "all"; NULL: "knowledge"
     const char *entity;          // select: text in the tokens, any case
     const char *relation;        // only this label
@@ -181,6 +181,7 @@ INFER_API int infer_vindex_route(const infer_vindex *v, int layer, const float *
 /* Graphs for KNN, of a vindex opened with hnsw: built at open unless the folder holds them. Saving
  * writes them there (hnsw.bin). Checking compares their file's checksums, and measures which share
  * of the scan's best 10 they find for n embeddings in each layer: recall [n_layers]. */
+INFER_API bool infer_vindex_graphs_mapped(const infer_vindex *v); // they were in the folder
 INFER_API infer_status infer_vindex_save_graphs(const infer_vindex *v, infer_error *err);
 INFER_API infer_status infer_vindex_check_graphs(const infer_vindex *v, int n, float *recall,
                                                  infer_error *err);

@@ -32,7 +32,14 @@
     X(eval)                                                                                        \
     X(quantize)                                                                                    \
     X(convert)                                                                                     \
-    X(extract)                                                                                 \
+    X(extract)                                                                                     \
+    X(describe)                                                                                \
+    X(walk)                                                                                    \
+    X(select)                                                                                  \
+    X(relations)                                                                               \
+    X(neighbours)                                                                              \
+    X(stats)                                                                                   \
+    X(hnsw)                                                                                    \
     X(insert)                                                                                  \
     X(delete)                                                                                  \
     X(update)                                                                                  \

@@ -238,7 +238,7 @@ static int cmd_clear(chat *c, const char *arg)
     return GO_ON;
 }
 
-static int cmd_stats(chat *c, const char *arg)
+static int say_stats(chat *c, const char *arg)
 {
     (void)arg;
     show_stats(c, notes(c));
@@ -258,7 +258,7 @@ static const chat_command commands[] = {
     { "/save", "FILE", "write the conversation as JSON", cmd_save },
     { "/load", "FILE", "go on with a saved one", cmd_load },
     { "/clear", "", "a new conversation; the system message stays", cmd_clear },
-    { "/stats", "", "speed of the last answer, memory, room in the context", cmd_stats },
+    { "/stats", "", "speed of the last answer, memory, room in the context", say_stats },
     { "/exit", "", "end (also Ctrl-D)", cmd_exit },
 };
 static const char *const command_names[] = { "/help",  "/system ", "/save ", "/load ",

@@ -37,13 +37,13 @@ static void band_layers(const infer_vindex *v, int band, int *first, int *last)
     if (*last >= n) *last = n - 1;
 }
 
-static infer_status query_layers(const infer_vindex *v, const infer_query *q, int *first,
-                                 int *last, infer_error *err)
+static infer_status query_layers(const infer_vindex *v, const infer_query *q, int *first, int *last,
+                                 infer_error *err)
 {
     static const char *const names[] = { "syntax", "knowledge", "output" };
     if (q->first_layer || q->last_layer) {
         *first = q->first_layer;
-        *last = q->last_layer;
+        *last = q->last_layer == -1 ? q->first_layer : q->last_layer;
         if (*first >= 0 && *first <= *last && *last < v->n_layers) return INFER_OK;
         return error_set(err, INFER_ARGUMENT, "layers %d-%d: expected layers of 0 to %d", *first,
                          *last, v->n_layers - 1);
@@ -57,8 +57,8 @@ static infer_status query_layers(const infer_vindex *v, const infer_query *q, in
             band_layers(v, i, first, last);
             return INFER_OK;
         }
-    return error_set(err, INFER_ARGUMENT,
-                     "band '%s': expected syntax, knowledge, output or all", band);
+    return error_set(err, INFER_ARGUMENT, "band '%s': expected syntax, knowledge, output or all",
+                     band);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -91,7 +91,8 @@ static bool is_readable(const char *s)
     if (n < 2) return false;
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
-        bool word = c >= 0x80 || (c >= '0' && c <= '9') || (lower(s[i]) >= 'a' && lower(s[i]) <= 'z');
+        bool word =
+            c >= 0x80 || (c >= '0' && c <= '9') || (lower(s[i]) >= 'a' && lower(s[i]) <= 'z');
         if (!word && c != ' ' && c != '-' && c != '\'') return false;
     }
     return true;
@@ -180,8 +181,7 @@ static int by_layer(const void *a, const void *b)
 }
 
 /* Moves up to n edges out; the count. */
-static int give(edge_list *list, infer_edge *edges, int n,
-                int (*order)(const void *, const void *))
+static int give(edge_list *list, infer_edge *edges, int n, int (*order)(const void *, const void *))
 {
     if (list->n) qsort(list->v, list->n, sizeof *list->v, order);
     int count = list->n < (size_t)n ? (int)list->n : n;
@@ -216,9 +216,15 @@ int infer_vindex_describe(const infer_vindex *v, const char *entity, infer_edge 
             feature_label f = searcher_label(v, q.patch, l, hits[i].feature);
             if (!f.target || !is_readable(f.target) || same_text(f.target, entity)) continue;
             if (q.relation && (!f.relation || !same_text(f.relation, q.relation))) continue;
-            infer_edge e = { .target = f.target, .relation = f.relation, .token = f.token,
-                             .layer = l, .feature = hits[i].feature, .score = hits[i].score,
-                             .n_features = 1, .first_layer = l, .last_layer = l };
+            infer_edge e = { .target = f.target,
+                             .relation = f.relation,
+                             .token = f.token,
+                             .layer = l,
+                             .feature = hits[i].feature,
+                             .score = hits[i].score,
+                             .n_features = 1,
+                             .first_layer = l,
+                             .last_layer = l };
             st = join(&list, &e, err);
         }
     }
@@ -273,8 +279,7 @@ typedef struct token_test {
 static bool token_matches(token_test *t, int32_t id)
 {
     if (id < 0 || id >= t->v->n_vocab) return false;
-    if (!t->known[id])
-        t->known[id] = contains(searcher_token(t->v, id), t->text) ? 2 : 1;
+    if (!t->known[id]) t->known[id] = contains(searcher_token(t->v, id), t->text) ? 2 : 1;
     return t->known[id] == 2;
 }
 
@@ -311,9 +316,15 @@ int infer_vindex_select(const infer_vindex *v, infer_edge *edges, int n, const i
             if (!x.target || x.score < q.min_score) continue;
             if (q.relation && (!x.relation || !same_text(x.relation, q.relation))) continue;
             if (!feature_matches(&test, q.patch, l, f, &x)) continue;
-            infer_edge e = { .target = x.target, .relation = x.relation, .token = x.token,
-                             .layer = l, .feature = f, .score = x.score, .n_features = 1,
-                             .first_layer = l, .last_layer = l };
+            infer_edge e = { .target = x.target,
+                             .relation = x.relation,
+                             .token = x.token,
+                             .layer = l,
+                             .feature = f,
+                             .score = x.score,
+                             .n_features = 1,
+                             .first_layer = l,
+                             .last_layer = l };
             st = mem_reserve((void **)&list.v, &list.cap, list.n + 1, sizeof e, err);
             if (st == INFER_OK) list.v[list.n++] = e;
         }
@@ -387,8 +398,7 @@ int infer_vindex_relations(const infer_vindex *v, infer_relation *relations, int
         }
     if (list.n) qsort(list.v, list.n, sizeof *list.v, by_count);
     int count = list.n < (size_t)n ? (int)list.n : n;
-    if (st == INFER_OK && count > 0)
-        memcpy(relations, list.v, (size_t)count * sizeof *relations);
+    if (st == INFER_OK && count > 0) memcpy(relations, list.v, (size_t)count * sizeof *relations);
     mem_free(list.v);
     mem_free(list.best);
     if (st != INFER_OK) return -1;

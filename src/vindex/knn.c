@@ -241,8 +241,8 @@ static void scan_worker(const worker *w, void *arg)
 static infer_status run(knn *k, float *scores, knn_hit *hits, int *counts, int n_hits,
                         const knn_query *q, infer_error *err)
 {
-    if (q->w->n_cols > k->max_cols || q->up.n_cols > k->max_cols || q->x_cols > q->w->n_cols || q->first < 0 || q->count < 0 ||
-        q->first > q->w->n_rows - q->count)
+    if (q->w->n_cols > k->max_cols || q->up.n_cols > k->max_cols || q->x_cols > q->w->n_cols ||
+        q->first < 0 || q->count < 0 || q->first > q->w->n_rows - q->count)
         return error_set(err, INFER_ARGUMENT, "scan: rows %d to %d of a matrix [%d, %d]", q->first,
                          q->first + q->count - 1, q->w->n_rows, q->w->n_cols);
     size_t stride = row_stride(q->count);

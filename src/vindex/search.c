@@ -106,8 +106,7 @@ static infer_status open_graphs(infer_vindex *v, infer_error *err)
     if (!path) return error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
     infer_status st = file_exists(path) ? map_graphs(v, path, err) : build_graphs(v, err);
     for (int l = 0; st == INFER_OK && l < v->n_layers; l++)
-        v->layers[l].graph =
-            s->graphs[l] ? (vindex_graph *)(uintptr_t)s->graphs[l][0] : NULL;
+        v->layers[l].graph = s->graphs[l] ? (vindex_graph *)(uintptr_t)s->graphs[l][0] : NULL;
     return st;
 }
 
@@ -394,8 +393,8 @@ void vindex_row(float *y, const infer_vindex *v, const infer_patch *p, int layer
 {
     const vindex_layer *x = &v->layers[layer];
     const patch_feature *f = patched(p, layer, feature);
-    const float *own = !f                  ? NULL
-                       : part == VINDEX_UP ? f->up
+    const float *own = !f                    ? NULL
+                       : part == VINDEX_UP   ? f->up
                        : part == VINDEX_DOWN ? f->down
                                              : f->gate;
     size_t bytes = (size_t)v->d_model * sizeof *y;
@@ -424,8 +423,7 @@ void vindex_row(float *y, const infer_vindex *v, const infer_patch *p, int layer
 static infer_status layer_ready(const infer_vindex *v, int layer, infer_error *err)
 {
     if (layer < 0 || layer >= v->n_layers)
-        return error_set(err, INFER_ARGUMENT, "layer %d: expected 0 to %d", layer,
-                         v->n_layers - 1);
+        return error_set(err, INFER_ARGUMENT, "layer %d: expected 0 to %d", layer, v->n_layers - 1);
     const vindex_layer *x = &v->layers[layer];
     if (!x->n_features || !tensor_present(&x->gate))
         return error_set(err, INFER_UNSUPPORTED, "%s: layer %d has no gates", v->path, layer);
@@ -528,8 +526,14 @@ static infer_status find(const infer_vindex *v, int layer, const float *x, int n
     knn_query q = { .x = x, .n_queries = n_rows };
     const struct searcher *s = v->search;
     if (s->graphs && s->graphs[layer] && !o->contribution && !o->scan) {
-        graph_job j = { .v = v, .layer = layer, .expert = o->expert, .x = x, .n_rows = n_rows,
-                        .n = n, .hits = hits, .counts = counts };
+        graph_job j = { .v = v,
+                        .layer = layer,
+                        .expert = o->expert,
+                        .x = x,
+                        .n_rows = n_rows,
+                        .n = n,
+                        .hits = hits,
+                        .counts = counts };
         if (n_rows == 1)
             graph_thread(&j, 0, 1);
         else
@@ -549,8 +553,12 @@ static infer_status patched_score(const infer_vindex *v, int layer, const patch_
     const vindex_layer *l = &v->layers[layer];
     size_t d = (size_t)v->d_model;
     float *up = row + d;
-    tensor gate = { .name = "patch", .type = DT_F32, .n_rows = 1, .n_cols = v->d_model,
-                    .n_slices = 1, .row_bytes = d * sizeof(float) };
+    tensor gate = { .name = "patch",
+                    .type = DT_F32,
+                    .n_rows = 1,
+                    .n_cols = v->d_model,
+                    .n_slices = 1,
+                    .row_bytes = d * sizeof(float) };
     if (f->gate)
         memcpy(row, f->gate, d * sizeof *row);
     else
@@ -636,9 +644,11 @@ infer_status infer_vindex_knn_batch(const infer_vindex *v, int layer, const floa
                          first + count, err);
         for (int i = 0; st == INFER_OK && i < counts[r]; i++) {
             feature_label f = searcher_label(v, o.patch, layer, h[i].row);
-            hits[(size_t)r * (size_t)stride + (size_t)i] = (infer_hit){
-                .layer = layer, .feature = h[i].row, .score = h[i].score, .token = f.token,
-                .label = f.relation };
+            hits[(size_t)r * (size_t)stride + (size_t)i] = (infer_hit){ .layer = layer,
+                                                                        .feature = h[i].row,
+                                                                        .score = h[i].score,
+                                                                        .token = f.token,
+                                                                        .label = f.relation };
         }
     }
     mem_free(found);
@@ -659,8 +669,8 @@ int infer_vindex_knn(const infer_vindex *v, const infer_patch *patch, int layer,
     return knn_one(v, layer, x, hits, n, &o, err);
 }
 
-int infer_vindex_knn_contribution(const infer_vindex *v, int layer, const float *x,
-                                  infer_hit *hits, int n, infer_error *err)
+int infer_vindex_knn_contribution(const infer_vindex *v, int layer, const float *x, infer_hit *hits,
+                                  int n, infer_error *err)
 {
     infer_knn_options o = { .contribution = true };
     return knn_one(v, layer, x, hits, n, &o, err);
@@ -680,8 +690,8 @@ infer_status infer_vindex_scores(const infer_vindex *v, int layer, const float *
     return st == INFER_OK ? error_clear(err) : st;
 }
 
-int infer_vindex_route(const infer_vindex *v, int layer, const float *x,
-                       infer_token_score *experts, int n, infer_error *err)
+int infer_vindex_route(const infer_vindex *v, int layer, const float *x, infer_token_score *experts,
+                       int n, infer_error *err)
 {
     if (layer < 0 || layer >= v->n_layers) {
         error_set(err, INFER_ARGUMENT, "layer %d: expected 0 to %d", layer, v->n_layers - 1);
@@ -697,8 +707,12 @@ int infer_vindex_route(const infer_vindex *v, int layer, const float *x,
         error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
         return -1;
     }
-    knn_query q = { .w = &l->router, .count = l->router.n_rows, .x = x, .n_queries = 1,
-                    .x_cols = v->d_model, .gate_bias = l->router_bias };
+    knn_query q = { .w = &l->router,
+                    .count = l->router.n_rows,
+                    .x = x,
+                    .n_queries = 1,
+                    .x_cols = v->d_model,
+                    .gate_bias = l->router_bias };
     int count = 0;
     if (knn_scores(v->search->scan, scores, &q, err) != INFER_OK) count = -1;
     double sum = 0;
@@ -729,6 +743,8 @@ static infer_status graphs_there(const infer_vindex *v, infer_error *err)
     if (v->search->graphs) return INFER_OK;
     return error_set(err, INFER_ARGUMENT, "%s: opened without graphs", v->path);
 }
+
+bool infer_vindex_graphs_mapped(const infer_vindex *v) { return v->search->file != NULL; }
 
 infer_status infer_vindex_save_graphs(const infer_vindex *v, infer_error *err)
 {
@@ -785,7 +801,8 @@ infer_status infer_vindex_check_graphs(const infer_vindex *v, int n, float *reca
     size_t size = (size_t)n * CHECK_BEST;
     float *x = check_queries(v, n);
     infer_hit *want = mem_alloc(size, sizeof *want), *got = mem_alloc(size, sizeof *got);
-    int *n_want = mem_alloc((size_t)n, sizeof *n_want), *n_got = mem_alloc((size_t)n, sizeof *n_got);
+    int *n_want = mem_alloc((size_t)n, sizeof *n_want),
+        *n_got = mem_alloc((size_t)n, sizeof *n_got);
     if (!x || !want || !got || !n_want || !n_got)
         st = error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
     for (int l = 0; st == INFER_OK && l < v->n_layers; l++) {

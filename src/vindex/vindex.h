@@ -55,8 +55,8 @@ struct infer_vindex {
     uint64_t evictions;
 };
 
-/* Row f of a matrix of the index, after the patch (NULL: none), as float32 [d_model]; zeros where it
- * is absent. */
+/* Row f of a matrix of the index, after the patch (NULL: none), as float32 [d_model]; zeros where
+ * it is absent. */
 typedef enum vindex_part { VINDEX_GATE, VINDEX_UP, VINDEX_DOWN } vindex_part;
 void vindex_row(float *y, const infer_vindex *v, const infer_patch *p, int layer, int feature,
                 vindex_part part);
