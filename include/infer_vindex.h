@@ -150,6 +150,9 @@ typedef struct infer_query {
     const char *relation;        // only this label
     float min_score;
     bool by_layer; // select: order by layer, not by score
+    /* describe: rank, and score, by how many standard deviations a feature answers more to the
+     * entity than to the vocabulary's tokens at large; it sets aside features that answer to all. */
+    bool contrast;
     const infer_patch *patch;
 } infer_query;
 /* What the model knows of an entity: its gates' hits over the layers, joined by target, strongest

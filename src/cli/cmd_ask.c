@@ -16,6 +16,7 @@ typedef struct ask_options {
     float min_score;
     int top, threads, ef, n_check;
     bool json, hnsw, check, experts;
+    const char *rank;
 } ask_options;
 
 // clang-format off
@@ -70,6 +71,7 @@ static int ask_open(asking *a, const cli_command *c, const char *path, const ask
                           .band = o->band,
                           .relation = o->relation,
                           .min_score = o->min_score,
+                          .contrast = o->rank && !strcmp(o->rank, "contrast"),
                           .by_layer = o->order && !strcmp(o->order, "layer") };
     if (o->layers && !read_layers(o->layers, &a->q.first_layer, &a->q.last_layer))
         return cli_usage(c, "--layers: expected A-B, found '%s'", o->layers);
@@ -176,17 +178,19 @@ static void print_edges(const asking *a, const infer_edge *e, int n, bool joined
 /* ---- describe -------------------------------------------------------------------------------- */
 
 static const cli_option describe_table[] = {
-    ASK_WHERE("knowledge"),
+    ASK_WHERE("all"),
     ASK_TOP("targets (default: 20)"),
+    { "--rank", NULL, OPT_CHOICE, offsetof(ask_options, rank), .choices = "contrast|raw",
+      .help = "contrast (default): by how far a gate's answer stands out from its answers to "
+              "tokens at large, in standard deviations; raw: by the answer itself" },
     { "--min-score", "X", OPT_FLOAT, offsetof(ask_options, min_score), .max = 1e30,
-      .help = "leave out features whose gates answer less (default: 0)" },
-    ASK_GRAPHS,
+      .help = "leave out features with less (default: 0)" },
     ASK_MACHINE,
 };
 
 static int run_describe(int argc, char **argv)
 {
-    ask_options o = { .top = 20 };
+    ask_options o = { .top = 20, .band = "all", .rank = "contrast" };
     cli_args args;
     asking a = { 0 };
     infer_error err = { 0 };
@@ -199,8 +203,8 @@ static int run_describe(int argc, char **argv)
         if (n < 0)
             code = cli_fail(&err);
         else if (o.json)
-            code = cli_json_print(
-                json_pack("{s:o, s:o}", "entity", text(args.v[1]), "edges", edges_json(&a, e, n)));
+            code = cli_json_print(json_pack("{s:o, s:s, s:o}", "entity", text(args.v[1]), "rank",
+                                            o.rank, "edges", edges_json(&a, e, n)));
         else if (n)
             print_edges(&a, e, n, true);
         else

@@ -190,10 +190,55 @@ static int give(edge_list *list, infer_edge *edges, int n, int (*order)(const vo
     return count;
 }
 
+/* The features of a layer that answer to x most, by q's measure; the count, -1 on error. */
+static int strongest(const infer_vindex *v, const infer_query *q, int layer, const float *x,
+                     knn_hit *best, infer_error *err)
+{
+    const vindex_layer *l = &v->layers[layer];
+    size_t n = (size_t)l->n_features, d = (size_t)v->d_model;
+    const float *mean = NULL, *deviation = NULL;
+    const patch_feature *list;
+    int count = -1, n_patched = q->patch ? patch_layer(q->patch, layer, &list) : 0;
+    float *scores = mem_alloc(n, sizeof *scores), *row = mem_alloc(d, sizeof *row);
+    infer_status st = scores && row ? infer_vindex_scores(v, layer, x, 1, scores, err)
+                                    : error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
+    if (st == INFER_OK && q->contrast) st = searcher_baseline(v, layer, &mean, &deviation, err);
+    for (size_t f = 0; st == INFER_OK && f < n; f++) {
+        if (!(scores[f] > 0)) // a gate that is negative does not fire
+            scores[f] = NAN;
+        else if (q->contrast)
+            scores[f] = deviation[f] > 0 ? (scores[f] - mean[f]) / deviation[f] : NAN;
+    }
+    for (int i = 0; st == INFER_OK && i < n_patched; i++) {
+        float score, m = 0, s = 1;
+        vindex_row(row, v, q->patch, layer, list[i].feature, VINDEX_GATE);
+        tensor w = { .name = "gate",
+                     .data = (const uint8_t *)row,
+                     .type = DT_F32,
+                     .n_rows = 1,
+                     .n_cols = v->d_model,
+                     .n_slices = 1,
+                     .row_bytes = d * sizeof *row };
+        knn_query one = { .w = &w, .count = 1, .x = x, .n_queries = 1 };
+        st = knn_scores(searcher_scan(v), &score, &one, err);
+        if (st == INFER_OK && q->contrast) st = searcher_baseline_of(v, row, &m, &s, err);
+        if (st == INFER_OK && list[i].feature >= 0 && (size_t)list[i].feature < n)
+            scores[list[i].feature] = score > 0 && s > 0 ? (score - m) / s : NAN;
+    }
+    for (size_t f = 0; st == INFER_OK && f < n; f++)
+        if (!(scores[f] > 0) || scores[f] < q->min_score) scores[f] = NAN;
+    if (st == INFER_OK) count = knn_top(best, DESCRIBE_HITS, scores, (int)n, 0);
+    mem_free(scores);
+    mem_free(row);
+    return count;
+}
+
 int infer_vindex_describe(const infer_vindex *v, const char *entity, infer_edge *edges, int n,
                           const infer_query *query, infer_error *err)
 {
     infer_query q = { 0 };
+    infer_error own;
+    if (!err) err = &own;
     if (query) q = *query;
     int first, last;
     if (!v || !entity || (!edges && n > 0) || n < 0) {
@@ -206,22 +251,20 @@ int infer_vindex_describe(const infer_vindex *v, const char *entity, infer_edge 
     if (st == INFER_OK) st = infer_vindex_embed(v, entity, false, x, err);
     edge_list list = { 0 };
     for (int l = first; st == INFER_OK && l <= last; l++) {
-        infer_hit hits[2 * DESCRIBE_HITS]; // either sign; those that fire are kept
+        knn_hit best[DESCRIBE_HITS];
         if (!v->layers[l].n_features) continue;
-        int count = infer_vindex_knn(v, q.patch, l, x, hits, 2 * DESCRIBE_HITS, err), kept = 0;
-        if (count < 0) st = err ? err->code : INFER_INTERNAL;
-        for (int i = 0; st == INFER_OK && i < count && kept < DESCRIBE_HITS; i++) {
-            if (hits[i].score <= 0 || hits[i].score < q.min_score) continue;
-            kept++;
-            feature_label f = searcher_label(v, q.patch, l, hits[i].feature);
+        int count = strongest(v, &q, l, x, best, err);
+        if (count < 0) st = err->code;
+        for (int i = 0; st == INFER_OK && i < count; i++) {
+            feature_label f = searcher_label(v, q.patch, l, best[i].row);
             if (!f.target || !is_readable(f.target) || same_text(f.target, entity)) continue;
             if (q.relation && (!f.relation || !same_text(f.relation, q.relation))) continue;
             infer_edge e = { .target = f.target,
                              .relation = f.relation,
                              .token = f.token,
                              .layer = l,
-                             .feature = hits[i].feature,
-                             .score = hits[i].score,
+                             .feature = best[i].row,
+                             .score = best[i].score,
                              .n_features = 1,
                              .first_layer = l,
                              .last_layer = l };
@@ -239,6 +282,8 @@ int infer_vindex_walk(const infer_vindex *v, const char *prompt, infer_hit *hits
                       const infer_query *query, infer_error *err)
 {
     infer_query q = { 0 };
+    infer_error own;
+    if (!err) err = &own;
     if (query) q = *query;
     int first, last, total = 0;
     if (!v || !prompt || !hits || n_per_layer < 1) {
@@ -253,7 +298,7 @@ int infer_vindex_walk(const infer_vindex *v, const char *prompt, infer_hit *hits
         if (!v->layers[l].n_features) continue;
         infer_hit *to = hits + total;
         int n = infer_vindex_knn(v, q.patch, l, x, to, n_per_layer, err), kept = 0;
-        if (n < 0) st = err ? err->code : INFER_INTERNAL;
+        if (n < 0) st = err->code;
         for (int i = 0; i < n; i++) {
             if (fabsf(to[i].score) < q.min_score) continue;
             if (q.relation && (!to[i].label || !same_text(to[i].label, q.relation))) continue;

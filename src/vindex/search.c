@@ -20,14 +20,19 @@
 
 #define GRAPH_FILE "hnsw.bin"
 #define SEED 42
+#define SAMPLES 512 // tokens that a baseline is of
 
 struct searcher {
     knn *scan;
-    pthread_mutex_t lock; // of all below
+    pthread_mutex_t scans; // of the baselines, held while they are scanned for; taken before the
+                           // scan's own, as `lock` never is
+    pthread_mutex_t lock;  // of the rest
     arena mem;
     const char **tokens; // [n_vocab] texts, NULL: not asked for yet
     float *embed_norms;  // [n_vocab] or NULL
     float **down_norms;  // [n_layers], each [n_features] or NULL
+    float **baselines;   // [n_layers], each [2, n_features] or NULL
+    float *samples;      // [SAMPLES, d_model] that they are of, or NULL
     /* graphs: of each layer one, or one an expert */
     const vindex_graph ***graphs; // [n_layers] [parts], or NULL
     bool owned;                   // built here, not mapped
@@ -161,11 +166,13 @@ infer_status searcher_open(infer_vindex *v, const infer_vindex_options *o, infer
     struct searcher *s = mem_zero(1, sizeof *s);
     if (!s) return error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
     v->search = s;
+    pthread_mutex_init(&s->scans, NULL);
     pthread_mutex_init(&s->lock, NULL);
     s->tokens = mem_pages((size_t)v->n_vocab * sizeof *s->tokens);
     s->down_norms = arena_zero(&s->mem, (size_t)v->n_layers, sizeof *s->down_norms);
+    s->baselines = arena_zero(&s->mem, (size_t)v->n_layers, sizeof *s->baselines);
     s->ef_max = v->ef_search;
-    if (!s->tokens || !s->down_norms)
+    if (!s->tokens || !s->down_norms || !s->baselines)
         return error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
     infer_status st = knn_new(&s->scan, v->n_threads, widest(v), err);
     return st == INFER_OK && o->hnsw ? open_graphs(v, err) : st;
@@ -183,10 +190,14 @@ void searcher_close(infer_vindex *v)
         graph_search_free(s->idle[--s->n_idle]);
     for (int l = 0; s->down_norms && l < v->n_layers; l++)
         mem_free(s->down_norms[l]);
+    for (int l = 0; s->baselines && l < v->n_layers; l++)
+        mem_free(s->baselines[l]);
+    mem_free(s->samples);
     mem_free(s->embed_norms);
     mem_free_pages(s->tokens, (size_t)v->n_vocab * sizeof *s->tokens);
     knn_free(s->scan);
     arena_free(&s->mem);
+    pthread_mutex_destroy(&s->scans);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);
     v->search = NULL;
@@ -292,6 +303,96 @@ static infer_status down_norms(const infer_vindex *v, int layer, const float **o
     }
     *out = s->down_norms[layer];
     pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+/* Embeddings of tokens spread over the vocabulary, scaled as queries are; NULL without memory.
+ * `scans` is held. */
+static const float *samples(const infer_vindex *v)
+{
+    struct searcher *s = v->search;
+    size_t d = (size_t)v->d_model;
+    if (s->samples) return s->samples;
+    s->samples = mem_alloc(SAMPLES * d, sizeof *s->samples);
+    for (int i = 0; s->samples && i < SAMPLES; i++) {
+        float *row = s->samples + (size_t)i * d;
+        tensor_row(row, &v->embed, (int)((int64_t)v->n_vocab * i / SAMPLES));
+        for (size_t j = 0; j < d; j++)
+            row[j] *= v->embed_scale;
+    }
+    return s->samples;
+}
+
+/* Over scores [SAMPLES, n]. */
+static void mean_and_deviation(float *mean, float *deviation, const float *scores, int n)
+{
+    for (int f = 0; f < n; f++) {
+        double sum = 0, squares = 0;
+        for (size_t i = 0; i < SAMPLES; i++) {
+            double x = (double)scores[i * (size_t)n + (size_t)f];
+            sum += x;
+            squares += x * x;
+        }
+        double m = sum / SAMPLES, var = squares / SAMPLES - m * m;
+        mean[f] = (float)m;
+        deviation[f] = var > 0 ? (float)sqrt(var) : 0.0f;
+    }
+}
+
+static infer_status measure_baseline(const infer_vindex *v, float *baseline, const tensor *w,
+                                     infer_error *err)
+{
+    const float *x = samples(v);
+    float *scores = mem_alloc((size_t)SAMPLES * (size_t)w->n_rows, sizeof *scores);
+    infer_status st =
+        x && scores ? INFER_OK : error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
+    knn_query q = {
+        .w = w, .count = w->n_rows, .x = x, .n_queries = SAMPLES, .x_cols = v->d_model
+    };
+    if (st == INFER_OK) st = knn_scores(v->search->scan, scores, &q, err);
+    if (st == INFER_OK) mean_and_deviation(baseline, baseline + w->n_rows, scores, w->n_rows);
+    mem_free(scores);
+    return st;
+}
+
+infer_status searcher_baseline(const infer_vindex *v, int layer, const float **mean,
+                               const float **deviation, infer_error *err)
+{
+    struct searcher *s = v->search;
+    const vindex_layer *x = &v->layers[layer];
+    infer_status st = INFER_OK;
+    pthread_mutex_lock(&s->scans);
+    if (!s->baselines[layer]) {
+        float *b = mem_alloc(2 * (size_t)x->n_features, sizeof *b);
+        st = b ? measure_baseline(v, b, &x->gate, err)
+               : error_set(err, INFER_NOMEM, "%s: out of memory", v->path);
+        if (st == INFER_OK)
+            s->baselines[layer] = b;
+        else
+            mem_free(b);
+    }
+    *mean = s->baselines[layer];
+    *deviation = *mean ? *mean + x->n_features : NULL;
+    pthread_mutex_unlock(&s->scans);
+    return st;
+}
+
+infer_status searcher_baseline_of(const infer_vindex *v, const float *gate, float *mean,
+                                  float *deviation, infer_error *err)
+{
+    float both[2];
+    tensor w = { .name = "gate",
+                 .data = (const uint8_t *)gate,
+                 .type = DT_F32,
+                 .n_rows = 1,
+                 .n_cols = v->d_model,
+                 .n_slices = 1,
+                 .row_bytes = (size_t)v->d_model * sizeof *gate };
+    pthread_mutex_lock(&v->search->scans);
+    infer_status st = measure_baseline(v, both, &w, err);
+    pthread_mutex_unlock(&v->search->scans);
+    *mean = both[0];
+    *deviation = both[1];
     return st;
 }
 

@@ -18,6 +18,14 @@ const char *searcher_token(const infer_vindex *v, int32_t id);
 /* Lengths [n_vocab] of the embeddings; NULL without memory. */
 const float *searcher_embed_norms(const infer_vindex *v);
 
+/* Mean and standard deviation [n_features] of a layer's scores for tokens spread over the
+ * vocabulary; live as long as v. */
+infer_status searcher_baseline(const infer_vindex *v, int layer, const float **mean,
+                               const float **deviation, infer_error *err);
+/* The same of one gate row. */
+infer_status searcher_baseline_of(const infer_vindex *v, const float *gate, float *mean,
+                                  float *deviation, infer_error *err);
+
 /* What the index and the patch say of a feature. tokens [*n] are the base's best, NULL and 0 where
  * none are known or the patch tells another target. */
 typedef struct feature_label {
