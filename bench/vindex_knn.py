@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Gate KNN and graphs beside numpy, hnswlib and usearch: time ratios, and speed at equal recall.
 
-    bench/vindex_knn.py [--model FILE.gguf] [--threads N ...] [--quick]
+    bench/vindex_knn.py [--model FILE.gguf] [--threads N ...] [--data NAME ...] [--peers NAME ...]
 
 Ours runs in build/tests/tools/knn_bench (make build/tests/tools/knn_bench). What is looked for are the 10
 rows with the largest |row . query|; hnswlib and usearch, which know the largest product alone, are asked
@@ -110,7 +110,7 @@ def with_hnswlib(x, q, right, threads):
         s = len(q) / best(ask, 2)
         found = join(np.hstack([a[0] for a in answer]), np.hstack([1 - a[1] for a in answer]))
         points.append((recall(found.astype(int), right), s))
-        if points[-1][0] >= TARGET or s < 20:
+        if points[-1][0] >= TARGET or s < 100:
             break
     return build, at_target(points), points[-1]
 
@@ -130,7 +130,7 @@ def with_usearch(x, q, right, threads, kind):
         s = len(q) / best(ask, 2)
         found = join(np.hstack([a.keys for a in answer]), np.hstack([-a.distances for a in answer]))
         points.append((recall(found.astype(int), right), s))
-        if points[-1][0] >= TARGET or s < 20:
+        if points[-1][0] >= TARGET or s < 100:
             break
     return build, at_target(points), points[-1]
 
@@ -171,7 +171,9 @@ def main():
     p.add_argument("--model", help="a GGUF file whose gates are measured too")
     p.add_argument("--layers", type=int, nargs="*", default=[4, 9, 14])
     p.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    p.add_argument("--quick", action="store_true", help="scans and the model's gates alone")
+    p.add_argument("--data", nargs="*", default=["scans", "clustered", "directions", "random"],
+                   choices=["scans", "clustered", "directions", "random"], help="what beside the model's gates")
+    p.add_argument("--peers", nargs="*", default=["hnswlib", "usearch f32", "usearch f16"])
     p.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     o = p.parse_args()
     if not TOOL.exists():
@@ -193,12 +195,14 @@ def main():
         peers += [(f"usearch {k}", lambda *a, k=k: with_usearch(*a, k)) for k in ("f32", "f16")]
     except ImportError:
         print("usearch is not installed: left out")
+    peers = [x for x in peers if x[0] in o.peers]
     rng = np.random.default_rng(0)
     for threads in o.threads:
-        scans(threads, rng)
+        if "scans" in o.data:
+            scans(threads, rng)
         for layer in o.layers if o.model else ():
             graphs(f"gates of layer {layer}", *gates(o.model, layer), threads, peers)
-        for name in () if o.quick else ("clustered", "32 directions and noise", "random"):
+        for name in (n for n in o.data if n != "scans"):
             graphs(name, *data(name, rng), threads, peers)
 
 

@@ -151,7 +151,7 @@ typedef struct infer_query {
     float min_score;
     bool by_layer; // select: order by layer, not by score
     /* describe: rank, and score, by how many standard deviations a feature answers more to the
-     * entity than to the vocabulary's tokens at large; it sets aside features that answer to all. */
+     * entity than to the vocabulary's tokens at large: those that answer to all are set aside. */
     bool contrast;
     const infer_patch *patch;
 } infer_query;
