@@ -302,6 +302,8 @@ typedef struct infer_session_options {
      * output is the same to the bit. 0: as many as pay, -1: none, n > 0: at most n wherever
      * something repeats. */
     int draft;
+    int walk_from; // as infer_engine_options
+    const float *walk_keep;
 } infer_session_options;
 
 typedef enum infer_finish {

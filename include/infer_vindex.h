@@ -270,6 +270,40 @@ INFER_API infer_status infer_insert(const infer_model *model, infer_patch *patch
 INFER_API infer_status infer_delete_fact(infer_patch *patch, const infer_fact *fact, int *n,
                                          infer_error *err);
 
+/* ---- the sparse walk: opt-in, approximate, measured -------------------------------------------
+ */
+
+typedef struct infer_walk_point {
+    bool by_gate;  // features chosen by |act(gate)| alone, else by |act(gate) * up| * |down row|
+    double kept;   // share of the features, on the text that set the thresholds
+    double kl;     // mean KL(exact || sparse) of a position of the held-out text
+    double max_kl; // the largest
+    double top1;   // share of positions with the same likeliest token
+    double bytes;  // share of the FFN's bytes that is read
+    double ffn_seconds, dense_ffn_seconds; // of a generated token, here and exact
+    double token_seconds;                  // of the whole token
+} infer_walk_point;
+typedef struct infer_calibrate_options {
+    size_t struct_size;
+    const int32_t *ids; // text that sets the thresholds
+    int n_ids;
+    const int32_t *held; // text that is measured
+    int n_held;
+    const double *shares; // of features to keep, (0, 1]
+    int n_shares;
+    bool with_gate; // measure the choice by the gate alone, too
+    int n_threads;
+    bool (*progress)(double share, void *user); // false stops; or NULL
+    void *user;
+} infer_calibrate_options;
+/* What keeping a share of the features costs: points [n_shares], and [n_shares] more with
+ * with_gate; thresholds [n_shares, n_layers] or NULL, for infer_engine_options.walk_keep. model was
+ * opened with an index that has down rows by features. */
+INFER_API infer_status infer_walk_calibrate(const infer_model *model,
+                                            const infer_calibrate_options *options,
+                                            infer_walk_point *points, float *thresholds,
+                                            infer_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -45,6 +45,7 @@
     X(update)                                                                                  \
     X(patch)                                                                                   \
     X(compile)                                                                                 \
+    X(walk_calibrate)                                                                          \
     X(perplexity)                                                                                  \
     X(bench)                                                                                       \
     X(doctor)
@@ -205,6 +206,9 @@ typedef struct cli_engine {
     bool walk_only;
     int walk_from;
     bool needs_index;           // also where none is named: the model itself, a vindex
+    const char *sparse; // a file of thresholds
+    float sparse_kl;
+    float *keep;                // [n_layers] of them, read by cli_model_open
     struct infer_vindex *index; // opened by cli_model_open, closed by cli_model_close
     struct infer_patch *patch;
 } cli_engine;
@@ -233,6 +237,10 @@ typedef struct cli_engine {
       .help = "do not read the model's own FFN weights" },                                         \
     { "--walk-from", "LAYER", OPT_INT, offsetof(T, engine.walk_from), .max = 1 << 20,              \
       .help = "first layer whose FFN runs from the index (default: 0)" },                          \
+    { "--sparse", "FILE", OPT_TEXT, offsetof(T, engine.sparse),                                    \
+      .help = "approximate: leave out weak features, by the thresholds of 'infer walk-calibrate'" }, \
+    { "--sparse-kl", "X", OPT_FLOAT, offsetof(T, engine.sparse_kl), .max = 100,                    \
+      .help = "with --sparse: the largest mean KL to put up with (default: 0.01)" },               \
     { "--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory" },\
     { "--no-mmap", NULL, OPT_FLAG, offsetof(T, engine.no_mmap),                                    \
       .help = "read the file into memory instead of mapping it" }

@@ -47,6 +47,8 @@ infer_session_options cli_session_options(const cli_session *s)
         .cpu_level = s->engine.cpu,
         .kv_type = s->engine.kv_type,
         .exact = s->engine.exact,
+        .walk_from = s->engine.walk_from,
+        .walk_keep = s->engine.keep,
         .ignore_eos = s->ignore_eos,
         .sampling = s->sampling,
         .stop = s->stop.v,

@@ -156,7 +156,7 @@ int cli_model_find(char **path, const char *name) { return model_path(path, name
 static int open_index(const char *path, cli_engine *e)
 {
     infer_error err = { 0 };
-    if (!e->ffn && !e->patches.n && !e->walk_only && !e->walk_from && !e->needs_index)
+    if (!e->ffn && !e->patches.n && !e->walk_only && !e->walk_from && !e->sparse && !e->needs_index)
         return EXIT_DONE;
     infer_vindex_options o = { .n_threads = e->threads, .log = cli_log };
     if (infer_vindex_open(&e->index, e->ffn ? e->ffn : path, &o, &err)) return cli_fail(&err);
@@ -164,6 +164,49 @@ static int open_index(const char *path, cli_engine *e)
     for (int i = 0; i < e->patches.n; i++)
         if (infer_patch_load(e->patch, e->patches.v[i], &err)) return cli_fail(&err);
     return EXIT_DONE;
+}
+
+// The thresholds of the point with the fewest bytes whose KL is put up with.
+static int read_sparse(cli_engine *e, int n_layers)
+{
+    infer_error err = { 0 };
+    char *text;
+    size_t n;
+    double most = e->sparse_kl > 0 ? (double)e->sparse_kl : 0.01;
+    if (!e->sparse) return EXIT_DONE;
+    if (file_read(e->sparse, 16 << 20, &text, &n, &err)) return cli_fail(&err);
+    json_t *json = json_loadb(text, n, 0, NULL), *points = json_object_get(json, "points");
+    mem_free(text);
+    const json_t *best = NULL;
+    for (size_t i = 0; i < json_array_size(points); i++) {
+        const json_t *p = json_array_get(points, i);
+        bool fits = json_is_number(json_object_get(p, "kl")) &&
+                    json_array_size(json_object_get(p, "thresholds")) == (size_t)n_layers &&
+                    json_number_value(json_object_get(p, "kl")) <= most;
+        if (fits && (!best || json_number_value(json_object_get(p, "bytes")) <
+                                  json_number_value(json_object_get(best, "bytes"))))
+            best = p;
+    }
+    int code = EXIT_DONE;
+    if (!best)
+        code = cli_error(EXIT_FAILED,
+                         "%s: no thresholds for %d layers with a mean KL of at most %g: make them "
+                         "with 'infer walk-calibrate'",
+                         e->sparse, n_layers, most);
+    else if (!(e->keep = mem_alloc((size_t)n_layers, sizeof *e->keep)))
+        code = cli_error(EXIT_FAILED, "%s: out of memory", e->sparse);
+    for (int l = 0; !code && l < n_layers; l++)
+        e->keep[l] = (float)json_number_value(
+            json_array_get(json_object_get(best, "thresholds"), (size_t)l));
+    if (!code)
+        fprintf(stderr,
+                "infer: approximate: %.0f%% of the features, mean KL %.4f and top-1 %.1f%% when it "
+                "was measured\n",
+                100 * json_number_value(json_object_get(best, "kept")),
+                json_number_value(json_object_get(best, "kl")),
+                100 * json_number_value(json_object_get(best, "top1")));
+    json_decref(json);
+    return code;
 }
 
 int cli_model_open(infer_model **model, const char *name, cli_engine *e)
@@ -180,6 +223,10 @@ int cli_model_open(infer_model **model, const char *name, cli_engine *e)
                               .patch = e->patch,
                               .walk_only = e->walk_only };
     if (!code && infer_model_open(model, path, &o, &err)) code = cli_fail(&err);
+    if (!code && (code = read_sparse(e, infer_model_describe(*model).n_layers))) {
+        infer_model_close(*model);
+        *model = NULL;
+    }
     if (code) cli_model_close(NULL, e);
     mem_free(path);
     return code;
@@ -190,6 +237,8 @@ void cli_model_close(infer_model *model, cli_engine *e)
     infer_model_close(model);
     infer_patch_free(e->patch);
     infer_vindex_close(e->index);
+    mem_free(e->keep);
+    e->keep = NULL;
     e->patch = NULL;
     e->index = NULL;
 }
@@ -276,6 +325,7 @@ infer_engine_options cli_engine_options(const cli_engine *e)
         .exact = e->exact,
         .kv_type = e->kv_type,
         .walk_from = e->walk_from,
+        .walk_keep = e->keep,
         .log = cli_log,
     };
 }

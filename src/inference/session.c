@@ -94,6 +94,8 @@ infer_status infer_session_new(infer_session **out, const infer_model *model,
                                .cpu_level = s->o.cpu_level,
                                .kv_type = s->o.kv_type,
                                .exact = s->o.exact,
+                               .walk_from = s->o.walk_from,
+                               .walk_keep = s->o.walk_keep,
                                .log = s->o.log };
     infer_status st = copy_stops(s, s->o.stop, err);
     if (!st && s->o.max_tokens < 0)
