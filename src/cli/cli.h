@@ -238,7 +238,7 @@ typedef struct cli_engine {
     { "--walk-from", "LAYER", OPT_INT, offsetof(T, engine.walk_from), .max = 1 << 20,              \
       .help = "first layer whose FFN runs from the index (default: 0)" },                          \
     { "--sparse", "FILE", OPT_TEXT, offsetof(T, engine.sparse),                                    \
-      .help = "approximate: leave out weak features by the thresholds of walk-calibrate" },         \
+      .help = "approximate: leave out weak features, by walk-calibrate's thresholds" },            \
     { "--sparse-kl", "X", OPT_FLOAT, offsetof(T, engine.sparse_kl), .max = 100,                    \
       .help = "with --sparse: the largest mean KL to put up with (default: 0.01)" },               \
     { "--mlock", NULL, OPT_FLAG, offsetof(T, engine.mlock), .help = "keep the weights in memory" },\
