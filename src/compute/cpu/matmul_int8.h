@@ -71,38 +71,43 @@ UNIT_FORMATS(X)
 
 /* ---- tiles over a stored chunk ---- */
 
-KERNEL_INLINE void run_tile(float *acc, const panel_chunk *c, const int *x, int n_blocks, shape f,
-                            int rows, int panels)
+/* to [rows, panels], rows to_stride apart, = from + the chunk's products; from: such sums, close
+ * together, or NULL for zeros. */
+KERNEL_INLINE void run_tile(float *to, size_t to_stride, const float *from, const panel_chunk *c,
+                            const int *x, int n_blocks, shape f, int rows, int panels)
 {
     int size = record_of(f, rows).size;
     vf sum[TILE_ROWS * TILE_PANELS];
-    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] = vf_load(acc + i * LANES);
+    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] =
+        from ? vf_load(from + i * LANES) : vf_zero();
     for (int b = 0; b < n_blocks; b++)
         multiply_stored(sum, c, f, x + b * size, b, rows, panels);
-    KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) vf_store(acc + i * LANES, sum[i]);
+    KERNEL_UNROLL for (int r = 0; r < rows; r++) KERNEL_UNROLL for (int p = 0; p < panels; p++)
+        vf_store(to + (size_t)r * to_stride + p * LANES, sum[r * panels + p]);
 }
 
-typedef void tile_fn(float *acc, const panel_chunk *c, const int *x, int n_blocks, int rows,
-                     int panels);
+typedef void tile_fn(float *to, size_t to_stride, const float *from, const panel_chunk *c,
+                     const int *x, int n_blocks, int rows, int panels);
 
 #define TILE_FN(name, shp)                                                                         \
-    KERNEL_INLINE void name##_panels(float *acc, const panel_chunk *c, const int *x, int n_blocks, \
-                                     int rows, int panels)                                         \
+    KERNEL_INLINE void name##_panels(float *to, size_t to_stride, const float *from,               \
+                                     const panel_chunk *c, const int *x, int n_blocks, int rows,   \
+                                     int panels)                                                   \
     {                                                                                              \
         if (rows == 1)                                                                             \
-            run_tile(acc, c, x, n_blocks, shp, 1, panels);                                         \
+            run_tile(to, to_stride, from, c, x, n_blocks, shp, 1, panels);                         \
         else if (rows == 2)                                                                        \
-            run_tile(acc, c, x, n_blocks, shp, 2, panels);                                         \
+            run_tile(to, to_stride, from, c, x, n_blocks, shp, 2, panels);                         \
         else                                                                                       \
-            run_tile(acc, c, x, n_blocks, shp, TILE_ROWS, panels);                                 \
+            run_tile(to, to_stride, from, c, x, n_blocks, shp, TILE_ROWS, panels);                 \
     }                                                                                              \
-    static void name(float *acc, const panel_chunk *c, const int *x, int n_blocks, int rows,       \
-                     int panels)                                                                   \
+    static void name(float *to, size_t to_stride, const float *from, const panel_chunk *c,         \
+                     const int *x, int n_blocks, int rows, int panels)                             \
     {                                                                                              \
         if (panels == 1)                                                                           \
-            name##_panels(acc, c, x, n_blocks, rows, 1);                                           \
+            name##_panels(to, to_stride, from, c, x, n_blocks, rows, 1);                           \
         else                                                                                       \
-            name##_panels(acc, c, x, n_blocks, rows, TILE_PANELS);                                 \
+            name##_panels(to, to_stride, from, c, x, n_blocks, rows, TILE_PANELS);                 \
     }
 TILE_FN(tile_u4m, SHAPE_U4M)
 TILE_FN(tile_u5m, SHAPE_U5M)
@@ -340,10 +345,11 @@ static inline void prefetch_rows(ahead *next, int n)
     }
 }
 
-/* `panels` panels of outputs from o on for n rows in pack_tiles' form, chunk by chunk of k: acc
- * [n_rows, panels, LANES]. */
-static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, int o, int panels,
-                        const int *x, int n_x, const int8_scratch *s)
+/* `panels` panels of outputs from o on for n_x rows in pack_tiles' form, chunk by chunk of k, whose
+ * sums wait in acc [n_x, panels, LANES]; the last goes to y, rows y_stride apart. */
+static void panel_tiles(float *y, size_t y_stride, float *acc, const int8_format *f,
+                        const matmul_args *a, int o, int panels, const int *x, int n_x,
+                        const int8_scratch *s)
 {
     const tensor *w = a->w;
     const quant_format *q = quant_formats[w->type];
@@ -363,12 +369,14 @@ static void panel_tiles(float *acc, const int8_format *f, const matmul_args *a, 
                 f->store(s->chunk[p], last_rows(w, first, s->copy) + at, w->row_bytes, n / 32);
         }
         float *sum = acc;
+        bool last = k + n == w->n_cols;
         ahead next = next_chunk(a, o, panels, k + n);
         int each = next.rows * TILE_ROWS / n_x + 1;
         for (int r = 0, rows; r < n_x; r += rows) {
             rows = tile_rows(n_x - r);
             prefetch_rows(&next, each);
-            run(sum, s->chunk, x, n / 32, rows, panels);
+            run(last ? y + (size_t)r * y_stride : sum, last ? y_stride : (size_t)panels * LANES,
+                k ? sum : NULL, s->chunk, x, n / 32, rows, panels);
             x += n / 32 * rows * record_of(f->f, 1).size;
             sum += rows * panels * LANES;
         }
@@ -407,8 +415,12 @@ static void int8_rows(const matmul_args *a, int first, int n)
     const int *x = pack_tiles(a->x, first, n, f.f, &at);
     for (int o = a->begin, panels; o < a->end; o += panels * LANES) {
         panels = a->end - o > (TILE_PANELS - 1) * LANES ? TILE_PANELS : 1;
-        memset(acc, 0, (size_t)n * (size_t)panels * LANES * sizeof(float));
-        panel_tiles(acc, &f, a, o, panels, x, n, &s);
+        if (o + panels * LANES <= w->n_rows) {
+            panel_tiles(a->y + (size_t)first * a->y_stride + o, a->y_stride, acc, &f, a, o, panels,
+                        x, n, &s);
+            continue;
+        }
+        panel_tiles(acc, (size_t)panels * LANES, acc, &f, a, o, panels, x, n, &s);
         store_outputs(a, acc, first, n, o, panels);
     }
 }
