@@ -15,6 +15,7 @@
 #define MOST_PATIENCE (1 << 20)
 #define MOST_SURVIVORS 0.02 // of the rows, on average: a row on its own costs several in a stream
 #define NO_ROOM 0.1         // what a search that ended in the whole product counts as
+#define MEASURED 64         // steps that the mean looks back on
 #define LEAST_VOCAB 8192
 #define MOST_ALSO 8192
 #define WINDOW (64 << 10) // what a fault maps at once, of a file that is in memory
@@ -250,13 +251,16 @@ static void release_touched(infer_engine *e)
     h->n_touched = 0;
 }
 
-/* The share of the rows that survived; less than it will be while not all are packed. */
+/* The share of the rows that survived; less than it will be while not all are packed. Single steps
+ * vary by orders of magnitude: only what is hopeless is given up before many were seen. */
 static void measure(infer_engine *e, double share)
 {
     head_search *h = &e->head;
-    h->survivors += (share - h->survivors) / (h->n_measured < 16 ? h->n_measured + 1 : 16);
+    h->survivors +=
+        (share - h->survivors) / (h->n_measured < MEASURED ? h->n_measured + 1 : MEASURED);
     h->n_measured++;
-    if (h->n_measured < 4 || h->survivors <= MOST_SURVIVORS) return;
+    bool hopeless = h->n_measured >= 4 && h->survivors > 4 * MOST_SURVIVORS;
+    if (!hopeless && (h->n_measured < MEASURED / 2 || h->survivors <= MOST_SURVIVORS)) return;
     e->be->coarse_drop(&h->c);
     h->packing = false;
     h->wait = h->patience;
