@@ -112,15 +112,19 @@ static const char *layer_text(char out[32], const infer_edge *e)
     return out;
 }
 
-/* What else the feature speaks for: up to `most` further tokens. */
+/* What else the feature speaks for: up to `most` further tokens, of them first those that hold the
+ * text that was asked for. */
 static json_t *also_json(const asking *a, int layer, int feature, int32_t token, int most)
 {
-    infer_token_score t[16];
+    infer_token_score t[64];
     json_t *list = json_array();
-    int n = infer_vindex_feature(a->v, a->p, layer, feature, t, 16);
-    for (int i = 0; i < n && (int)json_array_size(list) < most; i++)
-        if (t[i].token != token)
-            json_array_append_new(list, text(infer_vindex_token(a->v, t[i].token)));
+    int n = infer_vindex_feature(a->v, a->p, layer, feature, t, 64);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n && (int)json_array_size(list) < most; i++) {
+            const char *s = infer_vindex_token(a->v, t[i].token);
+            bool asked = a->q.entity && strcasestr(s, a->q.entity);
+            if (t[i].token != token && asked == !pass) json_array_append_new(list, text(s));
+        }
     return list;
 }
 
@@ -415,7 +419,9 @@ const cli_command cmd_select = {
     .min_args = 1,
     .max_args = 2,
     .summary = "features by the tokens they speak for, or by label",
-    .text = "TEXT is looked for, in any case, in all tokens kept for a feature.",
+    .text =
+        "TEXT is looked for, in any case, in all tokens kept for a feature; those that hold it are "
+        "shown first.",
     .options = select_table,
     .run = run_select,
 };

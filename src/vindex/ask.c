@@ -240,7 +240,7 @@ int infer_vindex_describe(const infer_vindex *v, const char *entity, infer_edge 
     infer_error own;
     if (!err) err = &own;
     if (query) q = *query;
-    int first, last;
+    int first = 0, last = -1;
     if (!v || !entity || (!edges && n > 0) || n < 0) {
         error_set(err, INFER_ARGUMENT, "infer_vindex_describe: NULL or negative argument");
         return -1;
@@ -285,7 +285,7 @@ int infer_vindex_walk(const infer_vindex *v, const char *prompt, infer_hit *hits
     infer_error own;
     if (!err) err = &own;
     if (query) q = *query;
-    int first, last, total = 0;
+    int first = 0, last = -1, total = 0;
     if (!v || !prompt || !hits || n_per_layer < 1) {
         error_set(err, INFER_ARGUMENT, "infer_vindex_walk: NULL or too small argument");
         return -1;
@@ -345,7 +345,7 @@ int infer_vindex_select(const infer_vindex *v, infer_edge *edges, int n, const i
     infer_query q = { .band = "all" };
     if (query) q = *query;
     if (!q.band && !q.first_layer && !q.last_layer) q.band = "all";
-    int first, last;
+    int first = 0, last = -1;
     if (!v || (!edges && n > 0) || n < 0) {
         error_set(err, INFER_ARGUMENT, "infer_vindex_select: NULL or negative argument");
         return -1;

@@ -183,3 +183,33 @@ def test_wrong_questions(vindex, tmp_path):
     refused(infer("walk", vindex, "a", "--layers", "b"), "--layers")
     refused(infer("walk", vindex, "a", "--experts"), "no routers", rc=1)
     refused(infer("describe", vindex, "a", "--band", "x"), "--band")
+
+
+def test_patches_are_laid_over(vindex, tmp_path):
+    infer("hnsw", vindex)
+    patch = tmp_path / "p.vlp"
+    before = ask("walk", vindex, "the inner ", "--layers", "1", "--top", "6")["hits"]
+    gone = before[0]["feature"]
+    r = infer("delete", vindex, "--layer", 1, "--feature", gone, "--patch", patch)
+    assert r.rc == 0, r.err
+    for more in ((), ("--hnsw",)):
+        after = ask("walk", vindex, "the inner ", "--layers", "1", "--top", "5", "--patch", patch, *more)["hits"]
+        assert after == before[1:]
+    e = ask("select", vindex, "--layers", "1", "--top", "100000", "--patch", patch)["edges"]
+    assert e and gone not in [x["feature"] for x in e]
+    e = ask("describe", vindex, "inner", "--layers", "1", "--patch", patch, "--top", "1000")["edges"]
+    assert gone not in [x["feature"] for x in e]
+
+
+def test_describe_ranks(vindex):
+    x = Index(vindex)
+    q = x.embed[[i for i in ids_of("inner")]].astype(np.float64).mean(0) * x.scale
+    sample = x.embed[[x.v * i // 512 for i in range(512)]].astype(np.float64) * x.scale
+    raw = ask("describe", vindex, "inner", "--rank", "raw", "--top", "1000")
+    assert raw["rank"] == "raw" and raw["edges"]
+    for e in raw["edges"]:
+        assert e["score"] == pytest.approx(x.gates[e["layer"]][e["feature"]].astype(np.float64) @ q, rel=1e-4)
+    for e in ask("describe", vindex, "inner", "--top", "1000")["edges"]:
+        g = x.gates[e["layer"]][e["feature"]].astype(np.float64)
+        s = sample @ g
+        assert g @ q > 0 and e["score"] == pytest.approx((g @ q - s.mean()) / s.std(), rel=1e-3, abs=1e-4)
