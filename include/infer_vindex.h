@@ -81,6 +81,10 @@ INFER_API infer_vindex_info infer_vindex_describe_index(const infer_vindex *v);
 INFER_API int infer_vindex_n_features(const infer_vindex *v, int layer); // -1: no such layer
 /* Reads every file that has a checksum. INFER_FORMAT names the first file that differs. */
 INFER_API infer_status infer_vindex_verify(const char *path, infer_error *err);
+/* Gates (and routers) as float32; the folder is replaced in one step. */
+INFER_API infer_status infer_vindex_gates_to_f32(const char *path, infer_error *err);
+/* down_features.bin or up_features.bin: float32 rows by feature of the matrices that are there. */
+INFER_API infer_status infer_vindex_build_features(const char *path, bool down, infer_error *err);
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 

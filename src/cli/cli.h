@@ -46,6 +46,9 @@
     X(patch)                                                                                   \
     X(compile)                                                                                 \
     X(walk_calibrate)                                                                          \
+    X(gates_f32)                                                                                   \
+    X(down_features)                                                                               \
+    X(up_features)                                                                                 \
     X(perplexity)                                                                                  \
     X(bench)                                                                                       \
     X(doctor)

@@ -6,16 +6,19 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "infer_vindex.h"
 
 #define MAX_TYPES 64
 
 typedef struct inspect_options {
-    bool json, all;
+    bool json, all, verify;
 } inspect_options;
 
 static const cli_option options[] = {
     { "--all", NULL, OPT_FLAG, offsetof(inspect_options, all),
       .help = "whole values (default: long ones are cut)" },
+    { "--verify", NULL, OPT_FLAG, offsetof(inspect_options, verify),
+      .help = "read every file of a vindex and compare its checksum" },
     { "--json", NULL, OPT_FLAG, offsetof(inspect_options, json), .help = "one JSON object" },
     { 0 },
 };
@@ -263,7 +266,13 @@ static int run(int argc, char **argv)
     char *path;
     if (!cli_parse(&cmd_inspect, &o, &args, argc, argv, &code)) return code;
     if ((code = cli_model_path(&path, args.v[0]))) return code;
-    code = cli_inspect(path, o.json, o.all, false);
+    infer_error err = { 0 };
+    if (!o.verify)
+        code = cli_inspect(path, o.json, o.all, false);
+    else if (infer_vindex_verify(path, &err))
+        code = cli_fail(&err);
+    else
+        printf("%s: every file is as its checksum says\n", path);
     mem_free(path);
     return code;
 }

@@ -16,6 +16,7 @@
 #include "models/gguf.h"
 #include "models/locate.h"
 #include "models/safetensors.h"
+#include "models/vindex_dir.h"
 
 #define SHOWN_ITEMS 8         // of an array
 #define MAX_CONFIG (16 << 20) // bytes of config.json
@@ -25,6 +26,7 @@ struct infer_file {
     arena mem;
     gguf *g;
     safetensors *st;
+    vindex_dir *dir;
     const char *format;
     infer_meta_info *meta;
     size_t n_meta, cap_meta;
@@ -224,6 +226,79 @@ static infer_status tensors_of_folder(infer_file *f, infer_error *err)
     return INFER_OK;
 }
 
+/* ---- vindex ---------------------------------------------------------------------------------- */
+
+/* All of index.json but the list of layers, which the tensors tell. */
+static infer_status meta_of_vindex(infer_file *f, infer_error *err)
+{
+    json_t *shown = json_copy(f->dir->index);
+    if (!shown) return error_set(err, INFER_NOMEM, "out of memory");
+    json_object_del(shown, "layers");
+    infer_status st = meta_of_object(f, "", shown, 0, err);
+    json_decref(shown);
+    return st;
+}
+
+static infer_status put_tensor(infer_file *f, const char *name, dtype type, const int64_t *dims,
+                               int n_dims, uint64_t bytes, infer_error *err)
+{
+    infer_tensor_info *to = &f->tensors[f->n_tensors++];
+    *to =
+        (infer_tensor_info){ .type = quant_formats[type]->name, .n_dims = n_dims, .bytes = bytes };
+    memcpy(to->dims, dims, (size_t)n_dims * sizeof *dims);
+    to->name = copy_text(f, name, strlen(name));
+    return to->name ? INFER_OK : error_set(err, INFER_NOMEM, "out of memory");
+}
+
+#define N_BLOCK_FILES 3
+
+/* The manifests of weight_manifest.json and of the quantised files that are there. */
+static infer_status read_manifests(vindex_manifest *m, vindex_dir *d, infer_error *err)
+{
+    static const char *const blocks[N_BLOCK_FILES] = { "attn_weights_q4k", "interleaved_q4k",
+                                                       "down_features_q4k" };
+    infer_status st = vindex_dir_manifest(d, "weight_manifest.json", NULL, &m[0], err);
+    for (int i = 0; i < N_BLOCK_FILES && !st; i++) {
+        char data[64], manifest[64];
+        snprintf(data, sizeof data, "%s.bin", blocks[i]);
+        snprintf(manifest, sizeof manifest, "%s_manifest.json", blocks[i]);
+        m[1 + i] = (vindex_manifest){ 0 };
+        if (vindex_dir_has(d, data)) st = vindex_dir_manifest(d, manifest, data, &m[1 + i], err);
+    }
+    return st;
+}
+
+static infer_status tensors_of_vindex(infer_file *f, infer_error *err)
+{
+    vindex_dir *d = f->dir;
+    vindex_manifest m[1 + N_BLOCK_FILES];
+    infer_status st = read_manifests(m, d, err);
+    if (st) return st;
+    size_t n = (size_t)d->n_layers + 1;
+    for (int k = 0; k < COUNT_OF(m); k++)
+        n += (size_t)m[k].n;
+    f->tensors = arena_zero(&f->mem, n, sizeof *f->tensors);
+    if (!f->tensors) return error_set(err, INFER_NOMEM, "out of memory");
+    const int64_t embed[] = { d->n_vocab, d->d_model };
+    const file_map *map = vindex_dir_map(d, "embeddings.bin", err);
+    if (!map) return INFER_NOT_FOUND;
+    bool wide = map->size == 4 * (uint64_t)embed[0] * (uint64_t)embed[1];
+    st = put_tensor(f, "embeddings.bin", wide ? DT_F32 : DT_F16, embed, 2, map->size, err);
+    for (int l = 0; l < d->n_layers && !st; l++) {
+        char name[40];
+        const int64_t dims[] = { d->gates[l].n_features, d->d_model };
+        snprintf(name, sizeof name, "gate_vectors.bin, layer %d", l);
+        if (dims[0]) st = put_tensor(f, name, d->type, dims, 2, d->gates[l].length, err);
+    }
+    for (int k = 0; k < COUNT_OF(m); k++)
+        for (int i = 0; i < m[k].n && !st; i++) {
+            const vindex_entry *e = &m[k].v[i];
+            if (e->data)
+                st = put_tensor(f, e->key, (dtype)e->type, e->dims, e->n_dims, e->bytes, err);
+        }
+    return st;
+}
+
 /* ---- public ---------------------------------------------------------------------------------- */
 
 infer_status infer_file_open(infer_file **out, const char *path, infer_error *err)
@@ -236,7 +311,12 @@ infer_status infer_file_open(infer_file **out, const char *path, infer_error *er
     bool is_folder;
     infer_status s = model_locate(&found, &is_folder, path, err);
     if (s != INFER_OK) goto done;
-    if (is_folder) {
+    if (is_folder && vindex_dir_is(found)) {
+        f->format = "vindex";
+        s = vindex_dir_open(&f->dir, found, NULL, NULL, err);
+        if (s == INFER_OK) s = meta_of_vindex(f, err);
+        if (s == INFER_OK) s = tensors_of_vindex(f, err);
+    } else if (is_folder) {
         f->format = "safetensors";
         s = st_open(&f->st, found, NULL, NULL, err);
         if (s == INFER_OK) s = meta_of_folder(f, found, err);
@@ -262,6 +342,7 @@ void infer_file_close(infer_file *f)
     if (!f) return;
     gguf_close(f->g);
     st_close(f->st);
+    vindex_dir_close(f->dir);
     mem_free(f->meta);
     arena_free(&f->mem);
     mem_free(f);
@@ -271,6 +352,7 @@ const char *infer_file_format(const infer_file *f) { return f->format; }
 
 uint64_t infer_file_bytes(const infer_file *f)
 {
+    if (f->dir) return vindex_dir_bytes(f->dir);
     return f->g ? gguf_file_bytes(f->g) : st_file_bytes(f->st);
 }
 

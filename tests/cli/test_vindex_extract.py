@@ -1,0 +1,294 @@
+"""infer extract: an index is a model of its own, whole or not there, and says what is wrong with it."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from conftest import GGUF, GREEDY, INFER, PROMPT, ROOT, ST, infer, refused
+
+FAMILIES = ROOT / "tests/golden/families"
+NAMES = ["cohere2", "deepseek_v3", "gemma3n_text", "gemma4_text", "gpt2", "gpt_neox", "gpt_oss_mxfp4", "granite",
+         "granitemoeshared", "olmo2", "phi3", "qwen2_moe"]
+IDS = "3,17,5,9,42,7"
+
+
+def extract(model, out, *args):
+    r = infer("extract", model, "-o", out, *args)
+    assert r.rc == 0, r.err
+    return r
+
+
+def states(model, file, cwd):
+    r = infer("eval", model, "--ids", IDS, "--hidden", file, "--exact", "--greedy", 8, cwd=cwd)
+    assert r.rc == 0, r.err
+    return np.fromfile(file, "<f4"), json.loads(r.text)["greedy"]
+
+
+def layers_differ(a, b, n):
+    a, b = a.reshape(n, -1), b.reshape(n, -1)
+    return (np.abs(a - b).max(axis=1) / np.abs(a).max(axis=1)).max()
+
+
+@pytest.mark.parametrize("name", NAMES + ["gguf", "st"])
+@pytest.mark.parametrize("dtype,bound", [("f32", 1e-5), ("f16", 2e-2)])
+def test_index_is_the_model(tmp_path, name, dtype, bound):
+    model = {"gguf": GGUF, "st": ST}.get(name) or FAMILIES / name
+    extract(model, tmp_path / "v", "--dtype", dtype)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    a, ids = states(model, tmp_path / "a", empty)
+    b, found = states(tmp_path / "v", tmp_path / "b", empty)
+    n = json.loads((tmp_path / "v/index.json").read_text())["num_layers"] + 1
+    assert layers_differ(a, b, n) <= bound
+    assert found == ids
+
+
+def test_what_it_cannot_hold_is_refused(tmp_path):
+    refused(infer("extract", FAMILIES / "gemma4_moe", "-o", tmp_path / "v"), "experts beside a dense FFN", rc=1)
+    assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize("model", ["file", "folder", "st"])
+def test_text_from_the_index_alone(tmp_path, model):
+    (tmp_path / "in").mkdir()
+    shutil.copy(GGUF, tmp_path / "in/model.gguf")
+    path = {"file": tmp_path / "in/model.gguf", "folder": tmp_path / "in", "st": ST}[model]
+    extract(path, tmp_path / "v", "--dtype", "f32")
+    shutil.rmtree(tmp_path / "in")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    r = infer("run", tmp_path / "v", PROMPT, "--temp", 0, "-n", 8, cwd=empty)
+    assert r.rc == 0, r.err
+    assert GREEDY in r.text
+
+
+# ---- unknown and missing tensors --------------------------------------------------------------
+
+
+def with_tensors(out, add=(), drop=()):
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(GGUF)
+    w = gguf.GGUFWriter(out, "llama")
+    for f in reader.fields.values():
+        if f.name.startswith("GGUF.") or f.name == "general.architecture":
+            continue
+        v = f.contents()
+        kind = f.types[0]
+        w.add_key_value(f.name, v, kind, f.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    for t in reader.tensors:
+        if t.name not in drop:
+            w.add_tensor(t.name, np.array(t.data), raw_dtype=t.tensor_type)
+    for name in add:
+        w.add_tensor(name, np.ones(8, np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def test_unknown_tensor_is_named(tmp_path):
+    with_tensors(tmp_path / "m.gguf", add=["blk.0.mystery.weight"])
+    r = extract(tmp_path / "m.gguf", tmp_path / "v", "--level", "attention")
+    assert "blk.0.mystery.weight" in r.err
+
+
+def test_missing_tensor_is_an_error(tmp_path):
+    with_tensors(tmp_path / "m.gguf", drop=["blk.1.ffn_norm.weight"])
+    refused(infer("extract", tmp_path / "m.gguf", "-o", tmp_path / "v"), "blk.1.ffn_norm.weight", rc=1)
+    extract(GGUF, tmp_path / "v")
+    path = tmp_path / "v/weight_manifest.json"
+    rows = [r for r in json.loads(path.read_text()) if "layers.1.post_attention_layernorm" not in r["key"]]
+    path.write_text(json.dumps(rows))
+    refused(infer("run", tmp_path / "v", "x"), "layers.1.post_attention_layernorm.weight missing", rc=1)
+
+
+def test_browse_says_what_is_missing(tmp_path):
+    extract(GGUF, tmp_path / "v", "--level", "browse")
+    r = infer("run", tmp_path / "v", "x")
+    refused(r, "weight_manifest.json", "infer extract --level inference", rc=1)
+    assert infer("inspect", tmp_path / "v").rc == 0
+
+
+# ---- stopped and gone on with -----------------------------------------------------------------
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != "index.json"}
+
+
+def test_killed_and_resumed(tmp_path):
+    model, rng = FAMILIES / "gemma4_text", random.Random(1)
+    extract(model, tmp_path / "whole", "--dtype", "f32")
+    out, begun = tmp_path / "v", []
+    start = time.monotonic()
+    extract(model, tmp_path / "timed", "--dtype", "f32")
+    length = time.monotonic() - start
+    for i in range(10):
+        p = subprocess.Popen([INFER, "extract", str(model), "-o", str(out), "--dtype", "f32", "--resume"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, length))
+        p.send_signal(signal.SIGKILL)
+        p.wait()
+        mark = tmp_path / "v.partial/.extract_checkpoint.json"
+        if mark.exists():
+            begun.append(json.loads(mark.read_text())["extracted_at"])
+        if out.exists():
+            shutil.rmtree(out)  # it was faster: begin anew
+            begun = []
+    extract(model, out, "--dtype", "f32", "--resume")
+    assert contents(out) == contents(tmp_path / "whole")
+    index = json.loads((out / "index.json").read_text())
+    if begun:
+        assert index["source"]["extracted_at"] == begun[0]
+    assert not (tmp_path / "v.partial").exists()
+
+
+def test_nothing_is_replaced_unasked(tmp_path):
+    extract(GGUF, tmp_path / "v")
+    refused(infer("extract", GGUF, "-o", tmp_path / "v"), "is there already", rc=2)
+    extract(GGUF, tmp_path / "v", "--force")
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "keep").write_text("x")
+    assert infer("extract", GGUF, "-o", other, "--force").rc != 0
+    assert (other / "keep").read_text() == "x"
+
+
+# ---- checking and tools -----------------------------------------------------------------------
+
+
+def test_verify(tmp_path):
+    extract(GGUF, tmp_path / "v")
+    assert infer("inspect", "--verify", tmp_path / "v").rc == 0
+    for name in ["gate_vectors.bin", "down_meta.bin", "norms.bin"]:
+        path = tmp_path / "v" / name
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        refused(infer("inspect", "--verify", tmp_path / "v"), name, rc=1)
+        data[-1] ^= 1
+        path.write_bytes(data)
+    (tmp_path / "v/down_weights.bin").unlink()
+    r = infer("inspect", "--verify", tmp_path / "v")
+    assert r.rc == 1 and "down_weights.bin" in r.err
+
+
+def test_gates_as_f32(tmp_path):
+    extract(GGUF, tmp_path / "v")
+    old = np.fromfile(tmp_path / "v/gate_vectors.bin", "<f2")
+    assert infer("convert-gates-f32", tmp_path / "v").rc == 0
+    assert (np.fromfile(tmp_path / "v/gate_vectors.bin", "<f4") == old.astype("f4")).all()
+    assert json.loads((tmp_path / "v/index.json").read_text())["dtype"] == "f32"
+    assert infer("inspect", "--verify", tmp_path / "v").rc == 0
+    assert infer("run", tmp_path / "v", PROMPT, "--temp", 0, "-n", 4).rc == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["v"]
+
+
+@pytest.mark.parametrize("name", ["gguf", "qwen2_moe"])
+def test_features(tmp_path, name):
+    model = GGUF if name == "gguf" else FAMILIES / name
+    extract(model, tmp_path / "v", "--dtype", "f32")
+    for kind in ["down", "up"]:
+        assert infer(f"build-{kind}-features", tmp_path / "v").rc == 0
+    index = json.loads((tmp_path / "v/index.json").read_text())
+    d = index["hidden_size"]
+    rows = np.fromfile(tmp_path / "v/down_features.bin", "<f4").reshape(-1, d)
+    down, at = np.fromfile(tmp_path / "v/down_weights.bin", "<f4"), 0
+    for layer in index["layers"]:
+        n = layer["num_features"]
+        per = layer.get("num_features_per_expert", n)
+        for first in range(0, n, per):
+            want = down[(at + first) * d:(at + first + per) * d].reshape(d, per).T
+            assert (rows[at + first:at + first + per] == want).all()
+        at += n
+    if name == "gguf":
+        assert (tmp_path / "v/up_features.bin").read_bytes() == (tmp_path / "v/up_weights.bin").read_bytes()
+    assert infer("inspect", "--verify", tmp_path / "v").rc == 0
+
+
+def test_labels_are_the_largest_products(tmp_path):
+    extract(ST, tmp_path / "v", "--dtype", "f32", "--top-k", 3)
+    index = json.loads((tmp_path / "v/index.json").read_text())
+    d, v = index["hidden_size"], index["vocab_size"]
+    n = index["layers"][0]["num_features"]
+    embed = np.fromfile(tmp_path / "v/embeddings.bin", "<f4").reshape(v, d).astype("f8")
+    down = np.fromfile(tmp_path / "v/down_weights.bin", "<f4")[:d * n].reshape(d, n).astype("f8")
+    best = (embed @ down).max(axis=0)
+    raw = (tmp_path / "v/down_meta.bin").read_bytes()
+    assert raw[:4] == b"TEMD" and np.frombuffer(raw, "<u4", 4, 0)[1:].tolist() == [1, len(index["layers"]), 3]
+    records = np.frombuffer(raw, "<u4", n * 8, 20).reshape(n, 8)
+    scores = records[:, 1].copy().view("<f4")
+    assert (scores <= best + 1e-4).all() and (np.abs(scores - best) < 1e-4).mean() > 0.5
+
+
+# ---- blocks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["st", "phi3", "qwen2_moe"])
+def test_q4k(tmp_path, name):
+    model = ST if name == "st" else FAMILIES / name
+    extract(model, tmp_path / "v", "--quant", "q4k")
+    index = json.loads((tmp_path / "v/index.json").read_text())
+    n = index["num_layers"]
+    assert index["quant"] == "q4k" and index["dtype"] == "f16"
+    rows = json.loads((tmp_path / "v/attn_weights_q4k_manifest.json").read_text())
+    assert len(rows) == 4 * n and [r["format"] for r in rows[:4]] == ["Q4_K", "Q4_K", "Q6_K", "Q4_K"]
+    if name != "qwen2_moe":
+        ffn = json.loads((tmp_path / "v/interleaved_q4k_manifest.json").read_text())
+        assert len(ffn) == 3 * n and [r["format"] for r in ffn[:3]] == ["Q4_K", "Q4_K", "Q6_K"]
+    a, _ = states(model, tmp_path / "a", tmp_path)
+    b, _ = states(tmp_path / "v", tmp_path / "b", tmp_path)
+    assert np.isfinite(b).all()
+    a, b = a.reshape(n + 1, -1), b.reshape(n + 1, -1)
+    cos = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert (cos > 0.9).all(), cos
+
+
+# ---- tokenizers -------------------------------------------------------------------------------
+
+TEXTS = ["Hello, world! It's 12345.67 tests; isn't it?", "  leading  spaces\n\n\nand\ttabs \r\n end ",
+         "Привет 你好世界 こんにちは 한국 नमस्ते 😀👩‍💻", "int main(void) { return a[i]++ != b->c; }", " ", "the the"]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_tokenizer_of_gguf(tmp_path, models, which):
+    """A vocabulary of a real model on a tiny one: its tokenizer.json gives the GGUF file's ids."""
+    tokenizers = pytest.importorskip("tokenizers")
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(models[which])
+    tiny = gguf.GGUFReader(GGUF)
+    w = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    for source, wanted in ((tiny, False), (reader, True)):
+        for f in source.fields.values():
+            if f.name.startswith("GGUF.") or f.name == "general.architecture" or \
+                    f.name.startswith("tokenizer.") != wanted:
+                continue
+            kind = f.types[0]
+            w.add_key_value(f.name, f.contents(), kind, f.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    n = len(reader.fields["tokenizer.ggml.tokens"].data)
+    d = tiny.fields["llama.embedding_length"].contents()
+    rng = np.random.default_rng(1)
+    for t in tiny.tensors:
+        if t.name in ("token_embd.weight", "output.weight"):
+            w.add_tensor(t.name, rng.standard_normal((n, d)).astype("f4"))
+        else:
+            w.add_tensor(t.name, np.array(t.data), raw_dtype=t.tensor_type)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    r = extract(tmp_path / "m.gguf", tmp_path / "v", "--level", "browse", "--top-k", 1)
+    assert "warn" not in r.err.lower(), r.err
+    other = tokenizers.Tokenizer.from_file(str(tmp_path / "v/tokenizer.json"))
+    for text in TEXTS:
+        r = infer("tokenize", tmp_path / "m.gguf", text, "--json")
+        assert r.rc == 0, r.err
+        ids = json.loads(r.text)["ids"]
+        assert other.encode(text).ids == ids, text
