@@ -1,7 +1,5 @@
 """infer extract: an index is a model of its own, whole or not there, and says what is wrong with it."""
 import json
-import os
-import pathlib
 import random
 import shutil
 import signal
@@ -287,8 +285,12 @@ def test_tokenizer_of_gguf(tmp_path, models, which):
     r = extract(tmp_path / "m.gguf", tmp_path / "v", "--level", "browse", "--top-k", 1)
     assert "warn" not in r.err.lower(), r.err
     other = tokenizers.Tokenizer.from_file(str(tmp_path / "v/tokenizer.json"))
-    for text in TEXTS:
-        r = infer("tokenize", tmp_path / "m.gguf", text, "--json")
-        assert r.rc == 0, r.err
-        ids = json.loads(r.text)["ids"]
-        assert other.encode(text).ids == ids, text
+    lines = "".join(json.dumps(t) + "\n" for t in TEXTS)
+    r = infer("tokenize", tmp_path / "m.gguf", "--json", stdin=lines)
+    assert r.rc == 0, r.err
+    for text, ids in zip(TEXTS, r.text.splitlines()):
+        assert other.encode(text).ids == json.loads(ids), text
+    (tmp_path / "alone").mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tmp_path / "v" / name, tmp_path / "alone")
+    assert infer("tokenize", tmp_path / "alone", "--json", stdin=lines).text == r.text
