@@ -221,6 +221,26 @@ static void while_it_is_packed(void **state)
 
 static uint8_t *q8_row(bench *b, int r) { return b->bytes + (size_t)r * b->head.w.row_bytes; }
 
+/* All products below zero, which is what a row of nothing would have. */
+static void negative_while_it_is_packed(void **state)
+{
+    (void)state;
+    bench b;
+    open_bench(&b, DT_Q8_0, NULL, 2);
+    memcpy(b.x.x + COLS, b.x.x, COLS * 4);
+    memcpy(b.x.x + 2 * COLS, b.x.x, COLS * 4);
+    for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < COLS; k++) {
+            int8_t *q = (int8_t *)q8_row(&b, r) + k / 32 * 34 + 2 + k % 32;
+            int size = *q < 0 ? -*q : *q;
+            *q = (int8_t)(b.x.x[k] > 0 ? -size - (size < 127) : size + (size < 127));
+        }
+    b.pack = 3;
+    for (int i = 0; i < 14; i++)
+        check(&b, 1 + i, NULL, 0);
+    close_bench(&b);
+}
+
 /* Row r: what the copy leaves of it points where x does (sign 1) or against it, as far as a low
  * nibble goes; its high nibbles are all `high`. */
 static void at_the_bound(bench *b, int r, int high, int sign, float scale)
@@ -339,9 +359,13 @@ static void room_and_scale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_rows),       cmocka_unit_test(while_it_is_packed),
-        cmocka_unit_test(rows_at_the_bound), cmocka_unit_test(ties),
-        cmocka_unit_test(no_numbers),        cmocka_unit_test(activations),
+        cmocka_unit_test(random_rows),
+        cmocka_unit_test(while_it_is_packed),
+        cmocka_unit_test(negative_while_it_is_packed),
+        cmocka_unit_test(rows_at_the_bound),
+        cmocka_unit_test(ties),
+        cmocka_unit_test(no_numbers),
+        cmocka_unit_test(activations),
         cmocka_unit_test(room_and_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -232,8 +232,8 @@ static void prefetch_row(const coarse *c, int32_t id)
         PREFETCH(panel_of(c, id) + (size_t)b * COARSE_BLOCK + 64 * (id % 4));
 }
 
-/* Exact products of n rows. */
-static void multiply_rows(const search *s, float *y, const int32_t *ids, int n)
+/* Exact products of n rows that are packed. */
+static void multiply_packed(const search *s, float *y, const int32_t *ids, int n)
 {
     const coarse *c = s->a->c;
     tensor few = c->w;
@@ -252,6 +252,21 @@ static void multiply_rows(const search *s, float *y, const int32_t *ids, int n)
         multiply(s->k, &args);
         memcpy(y + i, part, (size_t)m * sizeof *y);
     }
+}
+
+/* Exact products of n rows, in any order; of those not packed yet they are known. */
+static void multiply_rows(const search *s, float *y, int32_t *ids, int n)
+{
+    int n_packed = 0;
+    for (int i = 0; i < n; i++) { // the packed ones first
+        int32_t id = ids[i];
+        if (id >= s->packed) continue;
+        ids[i] = ids[n_packed];
+        ids[n_packed++] = id;
+    }
+    multiply_packed(s, y, ids, n_packed);
+    for (int i = n_packed; i < n; i++)
+        y[i] = s->score[ids[i]];
 }
 
 static bool is_also(const top_row *r, int32_t id)
@@ -345,12 +360,7 @@ static int collect(const search *s, float tau, int32_t *ids, float *values)
             ids[n++] = i + j;
         }
     }
-    int known = 0; // from here: not packed yet
-    while (known < n && ids[known] < s->packed)
-        known++;
-    multiply_rows(s, values, ids, known);
-    for (int i = known; i < n; i++)
-        values[i] = s->score[ids[i]];
+    multiply_rows(s, values, ids, n); // ascending, so that the order stays
     if (s->a->scale != 1.0f) s->k->scale(values, s->a->scale, n);
     return n;
 }
