@@ -123,7 +123,7 @@ asan: ## unit tests, golden vectors and malformed files under AddressSanitizer a
 	$(MAKE) -k BUILD=build-asan OPT=-O1 KERNEL_OPT=-O0 WERROR= EXTRA="$(SANITIZE)" INFER=build-asan/infer all unit golden badfiles
 ndebug: ## malformed files without asserts
 	$(MAKE) BUILD=build-ndebug EXTRA=-DNDEBUG INFER=build-ndebug/infer badfiles
-TSAN_UNIT = $(wildcard tests/unit/test_thread.c tests/unit/test_engine.c)
+TSAN_UNIT = $(wildcard tests/unit/test_thread.c tests/unit/test_engine.c tests/unit/test_hnsw.c)
 tsan: ## what uses threads under ThreadSanitizer
 	$(MAKE) BUILD=build-tsan OPT=-O1 KERNEL_OPT=-O0 WERROR= EXTRA=-fsanitize=thread \
 	  UNIT="$(TSAN_UNIT:%.c=build-tsan/%)" unit

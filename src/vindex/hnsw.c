@@ -91,7 +91,7 @@ typedef struct build {
     const tensor *rows;
     const cpu_kernels *k;
     int ef;
-    infer_status status;
+    _Atomic infer_status status;
     // of the level at hand
     graph_level *level;
     uint32_t *links;   // level->links, writable
