@@ -137,12 +137,14 @@ typedef struct infer_engine_options {
     const char *backend;   // "cpu"; NULL: the default
     const char *cpu_level; // "ref", "avx2", "avx512vnni"; NULL: the best this machine has
     bool exact; // float32 activations, KV cache and sums: no rounding to 8 bits or float16
-    const char *kv_type; // "f16", "f32"; NULL: f16, or f32 with exact
+    const char *kv_type; // "f32", "f16", "bf16", "q8_0"; NULL: f16, or f32 with exact
     infer_log log;
     /* With infer_model_options.ffn: */
     int walk_from;          // first layer that runs from the index; those before from the model
     const float *walk_keep; // [n_layers] approximate: features that add less than this are left out
     bool walk_by_gate;      // with walk_keep: judged by |act(gate)| alone, to show what that costs
+    const char *kv_type_k, *kv_type_v; // of K, of V, which takes "q4_0" too; NULL: kv_type.
+                                       // Quantised types need heads of a multiple of 32
 } infer_engine_options;
 
 /* Sizes and allocates all that steps need: nothing is allocated afterwards. */
@@ -159,6 +161,7 @@ typedef struct infer_engine_info {
     uint64_t kv_bytes, work_bytes;
     uint64_t repacked_bytes; // of the head's coarse copy, now
     uint64_t unread_bytes;   // of the head, that the last step's search for the largest spared
+    const char *kv_type_k, *kv_type_v; // "f16"
 } infer_engine_info;
 INFER_API infer_engine_info infer_engine_describe(const infer_engine *engine);
 /* Where the layer's FFN comes from: "weights", "experts", or the index's storage ("walk f16");
@@ -304,6 +307,7 @@ typedef struct infer_session_options {
     int draft;
     int walk_from; // as infer_engine_options
     const float *walk_keep;
+    const char *kv_type_k, *kv_type_v; // NULL: kv_type
 } infer_session_options;
 
 typedef enum infer_finish {

@@ -202,7 +202,7 @@ void cli_print_profile(FILE *f, const char *name, const infer_profile_row *rows,
 
 typedef struct cli_engine {
     int threads;
-    const char *cpu, *backend, *kv_type;
+    const char *cpu, *backend, *kv_type, *kv_type_k, *kv_type_v;
     bool exact, mlock, no_mmap;
     const char *ffn; // a vindex that the FFN runs from
     cli_list patches;
@@ -224,12 +224,17 @@ typedef struct cli_engine {
       .help = "threads (default: physical cores that this process may use)" },                     \
     { "--cpu", "LEVEL", OPT_TEXT, offsetof(T, engine.cpu),                                         \
       .help = "instruction set level, see 'infer doctor' (default: the best; also INFER_CPU)" }
+#define KV_CHOICES "f32|f16|bf16|q8_0|q4_0"
 #define ENGINE_OPTIONS(T)                                                                          \
     MACHINE_OPTIONS(T),                                                                            \
     { "--backend", "NAME", OPT_TEXT, offsetof(T, engine.backend),                                  \
       .help = "where to compute: auto (default) or one that 'infer doctor' lists" },               \
-    { "--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = "f16|f32",          \
-      .help = "type of the KV cache (default: f16; f32 with --exact)" },                           \
+    { "--kv-type", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type), .choices = KV_CHOICES,         \
+      .help = "type of the KV cache (default: f16; f32 with --exact); q4_0: of V alone" },         \
+    { "--cache-type-k", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type_k), .choices = KV_CHOICES,  \
+      .help = "of K alone" },                                                                      \
+    { "--cache-type-v", "TYPE", OPT_CHOICE, offsetof(T, engine.kv_type_v), .choices = KV_CHOICES,  \
+      .help = "of V alone" },                                                                      \
     { "--exact", NULL, OPT_FLAG, offsetof(T, engine.exact),                                        \
       .help = "float32 activations, cache and sums: no rounding beyond the file's own" },          \
     { "--ffn", "VINDEX", OPT_TEXT, offsetof(T, engine.ffn),                                        \

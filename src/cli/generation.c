@@ -46,6 +46,8 @@ infer_session_options cli_session_options(const cli_session *s)
         .backend = s->engine.backend,
         .cpu_level = s->engine.cpu,
         .kv_type = s->engine.kv_type,
+        .kv_type_k = s->engine.kv_type_k,
+        .kv_type_v = s->engine.kv_type_v,
         .exact = s->engine.exact,
         .walk_from = s->engine.walk_from,
         .walk_keep = s->engine.keep,
@@ -99,8 +101,9 @@ void cli_print_stats(FILE *f, const infer_stats *s, const infer_engine_info *e, 
     if (own)
         fprintf(f, ", now %s of files, which the system can take back, and %s",
                 cli_bytes(mapped, files), cli_bytes(work, own));
-    fprintf(f, "\nreserved    %s file, %s KV cache, %s work", cli_bytes(mapped, s->mapped_bytes),
-            cli_bytes(kv, s->kv_bytes), cli_bytes(work, s->work_bytes));
+    fprintf(f, "\nreserved    %s file, %s KV cache (K %s, V %s), %s work",
+            cli_bytes(mapped, s->mapped_bytes), cli_bytes(kv, s->kv_bytes), e->kv_type_k,
+            e->kv_type_v, cli_bytes(work, s->work_bytes));
     if (s->repacked_bytes) fprintf(f, ", %s repacked", cli_bytes(peak, s->repacked_bytes));
     fputc('\n', f);
     fprintf(f, "machine     %s, %s, %d thread%s\n", e->backend, e->cpu_level, e->n_threads,

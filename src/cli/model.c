@@ -324,6 +324,8 @@ infer_engine_options cli_engine_options(const cli_engine *e)
         .cpu_level = e->cpu,
         .exact = e->exact,
         .kv_type = e->kv_type,
+        .kv_type_k = e->kv_type_k,
+        .kv_type_v = e->kv_type_v,
         .walk_from = e->walk_from,
         .walk_keep = e->keep,
         .log = cli_log,

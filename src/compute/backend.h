@@ -51,7 +51,7 @@ typedef struct linear {
 typedef struct kv_view {
     void *const *k_tiles,
         *const *v_tiles; // [tile = position / KV_TILE]: all KV heads of that tile, or NULL
-    kv_type type;
+    kv_type k_type, v_type;
     int n_kv_heads, head_dim, head_dim_v;
     size_t position_bytes; // of a position, K and V of all heads
 } kv_view;

@@ -258,8 +258,23 @@ static infer_status option_int(const char *name, int value, int fallback, int mo
     return INFER_OK;
 }
 
-static infer_status read_options(infer_engine *e, const infer_engine_options *o, kv_type *type,
-                                 infer_error *err)
+/* The type of K or V: what was asked for it, or for both, or the usual. */
+static infer_status option_kv(const char *option, const char *name, bool exact, kv_type *type,
+                              infer_error *err)
+{
+    *type = exact ? KV_F32 : KV_F16;
+    if (!name) return INFER_OK;
+    *type = kv_type_find(name);
+    if (*type == KV_TYPE_COUNT)
+        return error_set(err, INFER_ARGUMENT, "%s: expected " KV_TYPE_NAMES ", found '%s'", option,
+                         name);
+    if (exact && *type != KV_F32)
+        return error_set(err, INFER_ARGUMENT, "%s: %s rounds, which exact forbids", option, name);
+    return INFER_OK;
+}
+
+static infer_status read_options(infer_engine *e, const infer_engine_options *o, kv_type *k_type,
+                                 kv_type *v_type, infer_error *err)
 {
     int trained = e->model->n_ctx_train;
     int ctx = trained > 0 && trained < DEFAULT_CTX ? trained : DEFAULT_CTX;
@@ -277,16 +292,14 @@ static infer_status read_options(infer_engine *e, const infer_engine_options *o,
                          "positions, found %d",
                          e->model->pos_embed.n_rows, e->n_ctx);
     e->exact = o->exact;
-    *type = o->exact ? KV_F32 : KV_F16;
-    if (!o->kv_type) return INFER_OK;
-    if (!strcmp(o->kv_type, "f32"))
-        *type = KV_F32;
-    else if (strcmp(o->kv_type, "f16"))
-        return error_set(err, INFER_ARGUMENT, "kv_type: expected f16 or f32, found '%s'",
-                         o->kv_type);
-    else if (o->exact)
-        return error_set(err, INFER_ARGUMENT, "kv_type: f16 rounds, which exact forbids");
-    return INFER_OK;
+    const char *k = o->kv_type_k, *v = o->kv_type_v;
+    st = option_kv(k ? "kv_type_k" : "kv_type", k ? k : o->kv_type, o->exact, k_type, err);
+    if (!st && !kv_takes_keys(*k_type))
+        return error_set(err, INFER_UNSUPPORTED,
+                         "kv cache: K as %s: expected f32, f16, bf16 or q8_0; only V takes %s",
+                         kv_type_name(*k_type), kv_type_name(*k_type));
+    return st ? st
+              : option_kv(v ? "kv_type_v" : "kv_type", v ? v : o->kv_type, o->exact, v_type, err);
 }
 
 /* The layers' providers: the plan's own, then those of an index over them. */
@@ -312,12 +325,12 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
     e->model = model;
     e->log = o.log;
     e->be = o.backend ? backend_find(o.backend) : default_backend();
-    kv_type type = KV_F16;
+    kv_type k_type = KV_F16, v_type = KV_F16;
     infer_status st = INFER_OK;
     if (!e->be || !e->be->available())
         st = error_set(err, INFER_UNSUPPORTED, "backend '%s': not on this machine or in this build",
                        o.backend ? o.backend : "default");
-    if (!st) st = read_options(e, &o, &type, err);
+    if (!st) st = read_options(e, &o, &k_type, &v_type, err);
     widths wd = widths_of(model);
     device_options d = { o.n_threads, o.cpu_level, wd.cols, wd.head_dim };
     if (!st) st = e->be->open(&e->dev, &d, err);
@@ -326,8 +339,8 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
     if (!st) st = ffn_open(e, &o, err);
     if (!st) st = head_open(e, err);
     if (!st)
-        st = kv_open(&e->kv, e->be, e->dev, model, type, e->n_ctx, e->n_kv_tokens, e->max_sequences,
-                     e->max_rows, err);
+        st = kv_open(&e->kv, e->be, e->dev, model, k_type, v_type, e->n_ctx, e->n_kv_tokens,
+                     e->max_sequences, e->max_rows, err);
     if (st) {
         infer_engine_free(e);
         return st;
@@ -369,7 +382,9 @@ infer_engine_info infer_engine_describe(const infer_engine *e)
                                 .kv_bytes = e->kv.bytes,
                                 .work_bytes = e->ws.bytes,
                                 .repacked_bytes = head_bytes(e),
-                                .unread_bytes = e->step.searches ? e->head.unread : 0 };
+                                .unread_bytes = e->step.searches ? e->head.unread : 0,
+                                .kv_type_k = kv_type_name(e->kv.k_type),
+                                .kv_type_v = kv_type_name(e->kv.v_type) };
 }
 
 infer_status infer_engine_profile(infer_engine *e, bool on, infer_error *err)

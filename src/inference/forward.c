@@ -44,7 +44,8 @@ static const row_span *spans_of(const worker *w, const infer_engine *e, int laye
         spans[i] = e->step.spans[i];
         spans[i].kv = (kv_view){ t->k,
                                  t->v,
-                                 e->kv.type,
+                                 e->kv.k_type,
+                                 e->kv.v_type,
                                  p->n_kv_heads,
                                  p->head_dim,
                                  p->head_dim_v,

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/mem.h"
 
-static size_t element_bytes(kv_type type) { return type == KV_F32 ? 4 : 2; }
 static int tiles_for(int positions) { return (positions + KV_TILE - 1) / KV_TILE; }
 
 static void *tile_k(const kv_pool *p, int t)
@@ -17,15 +16,14 @@ static void *tile_k(const kv_pool *p, int t)
 static infer_status pool_open(kv_cache *c, kv_pool *p, const layer_plan *l, int n_tiles,
                               infer_error *err)
 {
-    size_t e = element_bytes(c->type), v_stride = ((size_t)l->head_dim_v + 15) / 16 * 16;
     *p = (kv_pool){ .n_kv_heads = l->n_kv_heads,
                     .head_dim = l->head_dim,
                     .head_dim_v = l->head_dim_v,
                     .window = l->window,
                     .n_tiles = n_tiles };
     // Both parts are multiples of 64 bytes, so every head's K and V is aligned for vector loads.
-    p->k_bytes = (size_t)l->n_kv_heads * l->head_dim * KV_TILE * e;
-    p->v_bytes = (size_t)l->n_kv_heads * v_stride * KV_TILE * e;
+    p->k_bytes = (size_t)l->n_kv_heads * kv_tile_bytes(c->k_type, l->head_dim);
+    p->v_bytes = (size_t)l->n_kv_heads * kv_tile_bytes(c->v_type, kv_v_stride(l->head_dim_v));
     size_t bytes;
     if (mem_mul((size_t)n_tiles, p->k_bytes + p->v_bytes, &bytes))
         p->mem = c->be->alloc(c->dev, bytes);
@@ -41,13 +39,31 @@ static infer_status pool_open(kv_cache *c, kv_pool *p, const layer_plan *l, int 
     return INFER_OK;
 }
 
-infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_model *m,
-                     kv_type type, int n_ctx, int n_tokens, int max_sequences, int max_rows,
-                     infer_error *err)
+static infer_status check_heads(const char *what, kv_type type, int layer, int width,
+                                infer_error *err)
 {
-    *c = (kv_cache){
-        .be = be, .dev = dev, .type = type, .n_layers = m->n_layers, .n_table = tiles_for(n_ctx)
-    };
+    if (width % kv_block(type) == 0) return INFER_OK;
+    return error_set(err, INFER_UNSUPPORTED,
+                     "kv cache: %s as %s: expected heads of a multiple of %d, found %d in layer "
+                     "%d; f16, bf16 and f32 take any",
+                     what, kv_type_name(type), kv_block(type), width, layer);
+}
+
+infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_model *m,
+                     kv_type k_type, kv_type v_type, int n_ctx, int n_tokens, int max_sequences,
+                     int max_rows, infer_error *err)
+{
+    *c = (kv_cache){ .be = be,
+                     .dev = dev,
+                     .k_type = k_type,
+                     .v_type = v_type,
+                     .n_layers = m->n_layers,
+                     .n_table = tiles_for(n_ctx) };
+    for (int l = 0; l < m->n_layers; l++) {
+        infer_status st = check_heads("K", k_type, l, m->layers[l].head_dim, err);
+        if (!st) st = check_heads("V", v_type, l, m->layers[l].head_dim_v, err);
+        if (st) return st;
+    }
     c->pools = mem_zero((size_t)m->n_layers, sizeof *c->pools);
     if (!c->pools) return error_set(err, INFER_NOMEM, "kv cache: out of memory");
     for (int l = 0; l < m->n_layers; l++) {

@@ -1,11 +1,10 @@
 /*
  * kv.h: the KV cache: tiles of KV_TILE positions, taken from one pool a layer.
  *
- * A tile holds K [n_kv_heads, head_dim, KV_TILE] and V [n_kv_heads, KV_TILE, v_stride] of one
- * layer. A sequence has, for each layer, a table from position / KV_TILE to a tile. Layers with a
- * window give tiles back once every position in them has left it, so a window costs its own size
- * whatever the context. A tile may belong to several sequences (fork); it is copied before it is
- * written to.
+ * A tile holds K and V of all heads of one layer; kv_type.h says how each head's lies. A sequence
+ * has, for each layer, a table from position / KV_TILE to a tile. Layers with a window give tiles
+ * back once every position in them has left it, so a window costs its own size whatever the
+ * context. A tile may belong to several sequences (fork); it is copied before it is written to.
  *
  * Invariants: 1. refs[t] is the number of tables that hold tile t; 0: it is on the free list.
  * 2. Tables hold no tile at or past the end: index < ceil(length / KV_TILE), outside a step.
@@ -31,7 +30,7 @@ typedef struct kv_pool {
 typedef struct kv_cache {
     const backend *be;
     device *dev;
-    kv_type type;
+    kv_type k_type, v_type;
     int n_layers, n_table; // tables have n_table entries: ceil(n_ctx / KV_TILE)
     kv_pool *pools;        // [n_layers]; mem NULL where a layer has no cache of its own
     uint64_t bytes;        // reserved in all
@@ -47,10 +46,11 @@ typedef struct kv_sequence {
     int length;       // positions stored
 } kv_sequence;
 
-/* Room for n_tokens positions in all, and max_rows new ones a step, in up to max_sequences. */
+/* Room for n_tokens positions in all, and max_rows new ones a step, in up to max_sequences. A
+ * quantised type needs heads of whole blocks: INFER_UNSUPPORTED. */
 infer_status kv_open(kv_cache *c, const backend *be, device *dev, const infer_model *m,
-                     kv_type type, int n_ctx, int n_tokens, int max_sequences, int max_rows,
-                     infer_error *err);
+                     kv_type k_type, kv_type v_type, int n_ctx, int n_tokens, int max_sequences,
+                     int max_rows, infer_error *err);
 void kv_close(kv_cache *c);
 
 infer_status kv_sequence_new(kv_cache *c, kv_sequence *s, infer_error *err);

@@ -186,8 +186,6 @@ static void timed_matmul(const worker *w, float *y, size_t y_stride, const linea
          2 * (uint64_t)l->w.n_rows * (uint64_t)l->w.n_cols * (uint64_t)x->n_rows);
 }
 
-static const char *const kv_names[KV_TYPE_COUNT] = { [KV_F32] = "f32", [KV_F16] = "f16" };
-
 static void timed_attention(const worker *w, const attention_args *a)
 {
     profile *p = profile_of(w);
@@ -206,7 +204,8 @@ static void timed_attention(const worker *w, const attention_args *a)
         }
         ops += 2 * pairs * (uint64_t)a->n_heads * widths;
     }
-    note(p, w, attention_name, none, kv_names[a->spans[0].kv.type], ns, bytes, ops);
+    const kv_view *kv = &a->spans[0].kv; // the type is K's
+    note(p, w, attention_name, none, kv_type_name(kv->k_type), ns, bytes, ops);
 }
 
 /* ---- the model's projections ----------------------------------------------------------------- */

@@ -71,6 +71,15 @@ def test_perplexity(models, which, want):
     assert abs(j["perplexity"] / want - 1) < 0.01, j
 
 
+# llama.cpp with q8_0 for both: 19.052 and 16.368.
+@pytest.mark.parametrize("which,k,v,most", [(1, "q8_0", "q8_0", 19.052 * 1.005), (0, "q8_0", "q8_0", 16.368 * 1.005),
+                                            (1, "q8_0", "q4_0", 19.5)])
+def test_quantised_cache(models, which, k, v, most):  # M07
+    j = json.loads(infer("perplexity", models[which], GPL3, "--ctx", 2048, "--chunks", 2, "--cache-type-k", k,
+                         "--cache-type-v", v, "--json", timeout=600).text)
+    assert most * 0.97 < j["perplexity"] < most, j
+
+
 def test_answers(models):
     r = infer("run", models[1], "The capital of France is", "-n", 8)
     assert r.rc == 0 and r.text.startswith(" Paris.")

@@ -12,6 +12,7 @@ from conftest import GGUF, GREEDY, PROMPT, ST, infer, refused
 @pytest.mark.parametrize("model", [GGUF, ST])
 @pytest.mark.parametrize("extra", [[], ["--exact"], ["--no-mmap"], ["--mlock"], ["--threads", "1"],
                                    ["--threads", "3"], ["--cpu", "ref"], ["--kv-type", "f32"],
+                                   ["--cache-type-k", "bf16"], ["--kv-type", "f32", "--cache-type-v", "f16"],
                                    ["--backend", "cpu"], ["--backend", "auto"]])
 def test_greedy(model, extra):
     r = infer("run", model, PROMPT, "-n", 8, *extra)
@@ -26,6 +27,12 @@ def test_prompt_from_standard_input():
     assert r.rc == 0
     for empty in (b"", b"\n"):  # X07
         refused(infer("run", GGUF, stdin=empty), "standard input is empty", "prompt", rc=2)
+
+
+def test_cache_types_that_cannot_be_are_refused():  # M07
+    refused(infer("run", GGUF, PROMPT, "--kv-type", "q4_0"), "K as q4_0", "q8_0", "only V takes q4_0", rc=1)
+    refused(infer("run", GGUF, PROMPT, "--cache-type-v", "q8_0"), "V as q8_0", "multiple of 32", "found 16", rc=1)
+    refused(infer("run", GGUF, PROMPT, "--exact", "--cache-type-k", "bf16"), "bf16 rounds")
 
 
 def test_cuda_is_refused_where_the_build_has_none():

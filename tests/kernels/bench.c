@@ -68,7 +68,7 @@ static void bench_attn(const cpu_kernels *k, int n_queries, int head_dim, kv_typ
     memset(kt.data, 0, bytes);
     memset(vt.data, 0, bytes);
     fill(q[0], sizeof q / 4, RANDOM);
-    kv_tile tile = {kt.data, vt.data, type, head_dim, head_dim};
+    kv_tile tile = {kt.data, vt.data, kv_takes_keys(type) ? type : KV_Q8_0, type, head_dim, head_dim};
     attn_query qs[64];
     double best = INFINITY;
     for (int i = 0; i < 200; i++) {
@@ -79,8 +79,8 @@ static void bench_attn(const cpu_kernels *k, int n_queries, int head_dim, kv_typ
         t = now() - t;
         best = t < best ? t : best;
     }
-    printf("%-11s attn_tile %s head_dim %3d, %2d queries: %8.2f us %7.2f GMAC/s\n", k->name,
-           type == KV_F16 ? "f16" : "f32", head_dim, n_queries, best * 1e6,
+    printf("%-11s attn_tile %-4s head_dim %3d, %2d queries: %8.2f us %7.2f GMAC/s\n", k->name,
+           kv_type_name(type), head_dim, n_queries, best * 1e6,
            2e-9 * n_queries * head_dim * KV_TILE / best);
     fence_free(&kt);
     fence_free(&vt);

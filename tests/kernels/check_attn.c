@@ -1,10 +1,11 @@
 /* check_attn.c: attention over tiles of the cache: ref's bits at every level, ref against float64, and
- * a query's bits alone equal to its bits among others. Unseen columns and rows hold NaN. */
+ * a query's bits alone equal to its bits among others; parts merged. Unseen columns and rows hold NaN. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "check.h"
+#include "compute/quant.h"
 
 #define TILES 3
 #define QUERIES 11
@@ -12,22 +13,27 @@
 
 typedef struct cache {
     fence k[TILES], v[TILES];
-    kv_type type;
+    kv_type k_type, v_type;
     int head_dim, head_dim_v, v_stride, n; // positions stored
     float keys[TILES * KV_TILE][MOST_DIM], values[TILES * KV_TILE][MOST_DIM];
 } cache;
 
+static kv_tile tile_of(const cache *s, int t)
+{
+    return (kv_tile){s->k[t].data, s->v[t].data, s->k_type, s->v_type, s->head_dim, s->head_dim_v};
+}
+
 /* Fills positions [0, n) through the level's kv_store; the rest stays NaN. */
 static void cache_fill(cache *s, const cpu_kernels *k)
 {
-    size_t item = s->type == KV_F16 ? 2 : 4;
     for (int t = 0; t < TILES; t++) {
-        s->k[t] = fence_new((size_t)s->head_dim * KV_TILE * item);
-        s->v[t] = fence_new((size_t)s->v_stride * KV_TILE * item);
+        s->k[t] = fence_new(kv_tile_bytes(s->k_type, s->head_dim));
+        s->v[t] = fence_new(kv_tile_bytes(s->v_type, s->v_stride));
     }
-    for (int p = 0; p < s->n; p++)
-        k->kv_store(s->k[p / KV_TILE].data, s->v[p / KV_TILE].data, p % KV_TILE, s->keys[p],
-                    s->values[p], s->head_dim, s->head_dim_v, s->type);
+    for (int p = 0; p < s->n; p++) {
+        kv_tile tile = tile_of(s, p / KV_TILE);
+        k->kv_store(&tile, p % KV_TILE, s->keys[p], s->values[p]);
+    }
 }
 static bool cache_equal(const cache *a, const cache *b)
 {
@@ -75,7 +81,7 @@ static void run(attn_result *out, const cpu_kernels *k, const cache *s, const at
         q[i] = (attn_query){a->q[first + i], out->acc[first + i], -INFINITY, 0, 0, 0};
     }
     for (int t = 0; t < TILES; t++) {
-        kv_tile tile = {s->k[t].data, s->v[t].data, s->type, s->head_dim, s->head_dim_v};
+        kv_tile tile = tile_of(s, t);
         for (int i = 0; i < n; i++) {
             see(&q[i], a, first + i, t);
             k->attn_scores(out->scores[first + i] + t * KV_TILE, &q[i], &tile, a->scale, a->softcap);
@@ -98,23 +104,35 @@ static void compare(checker *c, const attn_result *a, const attn_result *b, int 
         check_bits(c, a->acc[i], b->acc[i], (size_t)head_dim_v, what);
 }
 
-/* Values as the cache holds them. */
-static double stored(const cache *s, float x)
+/* A vector as the cache holds it. */
+static void as_stored(float *y, const float *x, int n, kv_type type)
 {
-    if (s->type == KV_F32) return x;
-    uint16_t h = f16_from_f32(x);
-    return f16_to_f32(h);
+    uint8_t block[34];
+    dtype format = type == KV_Q8_0 ? DT_Q8_0 : DT_Q4_0;
+    for (int i = 0; i < n; i++)
+        y[i] = type == KV_F32    ? x[i]
+               : type == KV_BF16 ? bf16_to_f32(bf16_from_f32(x[i]))
+                                 : f16_to_f32(f16_from_f32(x[i]));
+    for (int i = 0; kv_block(type) > 1 && i < n; i += 32) {
+        quant_formats[format]->quantize(block, x + i, NULL, 32);
+        quant_formats[format]->dequant(y + i, block, 32);
+    }
 }
 
 static void check_double(checker *c, const attn_result *r, const cache *s, const attn_case *a)
 {
+    static float keys[TILES * KV_TILE][MOST_DIM], values[TILES * KV_TILE][MOST_DIM];
+    for (int j = 0; j < s->n; j++) {
+        as_stored(keys[j], s->keys[j], s->head_dim, s->k_type);
+        as_stored(values[j], s->values[j], s->head_dim_v, s->v_type);
+    }
     for (int i = 0; i < QUERIES; i++) {
         double p[TILES * KV_TILE], max = -INFINITY, sum = 0, want[MOST_DIM] = {0};
         float got[MOST_DIM];
         if (a->from[i] >= a->to[i]) continue;
         for (int j = a->from[i]; j < a->to[i]; j++) {
             double dot = 0;
-            for (int d = 0; d < s->head_dim; d++) dot += a->q[i][d] * stored(s, s->keys[j][d]);
+            for (int d = 0; d < s->head_dim; d++) dot += (double)a->q[i][d] * (double)keys[j][d];
             p[j] = dot * (double)a->scale;
             if (a->softcap != 0) p[j] = (double)a->softcap * tanh(p[j] / (double)a->softcap);
             max = p[j] > max ? p[j] : max;
@@ -122,20 +140,55 @@ static void check_double(checker *c, const attn_result *r, const cache *s, const
         for (int j = a->from[i]; j < a->to[i]; j++) sum += p[j] = exp(p[j] - max);
         for (int j = a->from[i]; j < a->to[i]; j++)
             for (int d = 0; d < s->head_dim_v; d++)
-                want[d] += p[j] / sum * stored(s, s->values[j][d]);
+                want[d] += p[j] / sum * (double)values[j][d];
         for (int d = 0; d < s->head_dim_v; d++) got[d] = r->acc[i][d] / r->sum[i];
         // up to 192 positions of weight 2^-22 relative each, values of order 1
         check_near(c, got, want, (size_t)s->head_dim_v, 1e-5, 1e-5, "against float64");
     }
 }
 
-static void check_dims(checker *c, kv_type type, int head_dim, int head_dim_v, int n, float softcap)
+/* Parts merged in order; one that saw nothing changes nothing. */
+static void check_merge(checker *c)
 {
+    enum { PARTS = 5, WIDTH = 48 };
+    float acc[2][WIDTH] ATTR_ALIGNED(64) = {{0}}, part_acc[WIDTH] ATTR_ALIGNED(64), at[2];
+    attn_query to[2] = {{.acc = acc[0], .max = -INFINITY}, {.acc = acc[1], .max = -INFINITY}};
+    double want[WIDTH] = {0}, top = -INFINITY, total = 0;
+    for (int i = 0; i < PARTS; i++) {
+        fill(part_acc, WIDTH, RANDOM);
+        fill(at, 2, RANDOM);
+        attn_query part = {.acc = part_acc, .max = 3 * at[0], .sum = 1 + fabsf(at[1])};
+        if (i % 2) {
+            part.max = -INFINITY;
+            part.sum = 0;
+            memset(part_acc, 0, sizeof part_acc);
+        }
+        c->ref->attn_merge(&to[0], &part, WIDTH);
+        c->k->attn_merge(&to[1], &part, WIDTH);
+        double m = (double)part.max > top ? (double)part.max : top;
+        double keep = exp(top - m), take = exp((double)part.max - m);
+        for (int d = 0; d < WIDTH; d++) want[d] = want[d] * keep + (double)part_acc[d] * take;
+        total = total * keep + (double)part.sum * take;
+        top = m;
+    }
+    check_near(c, acc[0], want, WIDTH, 1e-6, 1e-6, "against float64");
+    check_near(c, &to[0].sum, &total, 1, 1e-6, 1e-6, "sum, against float64");
+    check_bits(c, acc[0], acc[1], WIDTH, "acc");
+    check_bits(c, &to[0].max, &to[1].max, 1, "max");
+    check_bits(c, &to[0].sum, &to[1].sum, 1, "sum");
+}
+
+static void check_dims(checker *c, kv_type k_type, kv_type v_type, int head_dim, int head_dim_v,
+                       int n, float softcap)
+{
+    if (!kv_takes_keys(k_type)) k_type = KV_Q8_0;
+    if (head_dim % kv_block(k_type) || head_dim_v % kv_block(v_type)) return;
     static cache mine, theirs; // large; each call fills what it reads
     static attn_case a;
     static attn_result got, ref, alone;
     char what[128];
-    mine.type = type;
+    mine.k_type = k_type;
+    mine.v_type = v_type;
     mine.head_dim = head_dim;
     mine.head_dim_v = head_dim_v;
     mine.v_stride = (head_dim_v + 15) / 16 * 16;
@@ -147,8 +200,8 @@ static void check_dims(checker *c, kv_type type, int head_dim, int head_dim_v, i
     theirs = mine;
     cache_fill(&mine, c->k);
     cache_fill(&theirs, c->ref);
-    snprintf(what, sizeof what, "%s, head_dim %d and %d, %d positions, softcap %g",
-             type == KV_F16 ? "f16" : "f32", head_dim, head_dim_v, n, (double)softcap);
+    snprintf(what, sizeof what, "K %s V %s, head_dim %d and %d, %d positions, softcap %g",
+             kv_type_name(k_type), kv_type_name(v_type), head_dim, head_dim_v, n, (double)softcap);
     c->op = "kv_store";
     check_true(c, cache_equal(&mine, &theirs), "%s", what);
 
@@ -176,11 +229,16 @@ static void check_dims(checker *c, kv_type type, int head_dim, int head_dim_v, i
 void check_attn(checker *c)
 {
     static const int dims[] = {4, 8, 16, 20, 64, 96, 128, 256};
-    for (int type = 0; type < KV_TYPE_COUNT; type++)
-        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
-            check_dims(c, (kv_type)type, dims[i], dims[i], 150, 0);
-            check_dims(c, (kv_type)type, dims[i], dims[sizeof dims / sizeof *dims - 1 - i], 64, 0);
-            check_dims(c, (kv_type)type, dims[i], dims[i], 1, 20.0f);
-            check_dims(c, (kv_type)type, dims[i], dims[i], 65, 5.0f);
+    const int n = (int)(sizeof dims / sizeof *dims);
+    for (int t = 0; t < KV_TYPE_COUNT; t++)
+        for (int i = 0; i < n; i++) {
+            kv_type k = (kv_type)t, v = (kv_type)((t + i) % KV_TYPE_COUNT); // all pairs in turn
+            check_dims(c, k, k, dims[i], dims[i], 150, 0);
+            check_dims(c, k, k, dims[i], dims[n - 1 - i], 64, 0);
+            check_dims(c, k, v, dims[i], dims[i], 1, 20.0f);
+            check_dims(c, k, v, dims[i], dims[i], 65, 5.0f);
+            check_dims(c, k, v, 64, 32, 70 + i, 0);
         }
+    c->op = "attn_merge";
+    check_merge(c);
 }

@@ -30,7 +30,8 @@ static void open_cache(fixture *f, int n_ctx, int n_tokens, int n_sequences)
     const backend *be = default_backend();
     device_options o = {.n_threads = 1, .max_cols = 64, .max_head_dim = 20};
     assert_int_equal(be->open(&f->dev, &o, NULL), INFER_OK);
-    assert_int_equal(kv_open(&f->c, be, f->dev, &model, KV_F32, n_ctx, n_tokens, n_sequences, 32, NULL),
+    assert_int_equal(kv_open(&f->c, be, f->dev, &model, KV_F32, KV_F32, n_ctx, n_tokens,
+                             n_sequences, 32, NULL),
                      INFER_OK);
 }
 

@@ -134,15 +134,23 @@ static inline blob gg_finish(gguf_out *g)
 
 /* ---- the tiny model -------------------------------------------------------------------------- */
 
+// A test may want others.
+#ifndef TINY_HEAD_DIM
+#define TINY_HEAD_DIM 16
+#endif
+#ifndef TINY_CONTEXT
+#define TINY_CONTEXT 128
+#endif
+
 enum {
     TINY_LAYERS = 2,
     TINY_D = 32,
     TINY_FF = 64,
     TINY_HEADS = 2,
     TINY_KV = 1,
-    TINY_HEAD = 16,
+    TINY_HEAD = TINY_HEAD_DIM,
     TINY_VOCAB = 40,
-    TINY_CTX = 128
+    TINY_CTX = TINY_CONTEXT
 };
 
 typedef struct tiny_tensor {

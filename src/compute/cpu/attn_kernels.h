@@ -3,9 +3,10 @@
  * attn_<level>.c includes its vec_<level>.h, then this file. Everything is static.
  *
  * Scores have positions in the lanes and run over head_dim in order; the weighted sum of V has
- * head_dim in the lanes and runs over positions in order. Up to ATTN_GROUP queries share the loads
- * of K and V. What a query computes does not depend on its neighbours: it touches exactly its
- * visible rows of V, and lanes of K that it does not see are masked.
+ * head_dim in the lanes and runs over positions in order. A quantised key is scale * q, an exact
+ * float; of a quantised value the scale is multiplied into the position's weight. Up to ATTN_GROUP
+ * queries share the loads of K and V. What a query computes does not depend on its neighbours: it
+ * touches exactly its visible rows of V, and lanes of K that it does not see are masked.
  */
 #ifndef COMPUTE_CPU_ATTN_KERNELS_H
 #define COMPUTE_CPU_ATTN_KERNELS_H
@@ -14,15 +15,43 @@
 
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/vec_math.h"
+#include "compute/quant.h"
 
 #define TILE_VECS (KV_TILE / 16)
 
 typedef float tile_row[KV_TILE];
 
-KERNEL_INLINE v16 load_kv(const void *p, size_t at, kv_type type)
+/* The scales of block `block`, for 16 positions from `at` on. */
+KERNEL_INLINE v16 load_scales(const void *p, kv_type type, int width, int block, int at)
 {
-    return type == KV_F16 ? v16_load_f16((const uint16_t *)p + at)
-                          : v16_load((const float *)p + at);
+    size_t q = (size_t)width * KV_TILE / (type == KV_Q4_0 ? 2 : 1);
+    const void *scales = (const uint8_t *)p + q;
+    return v16_load_f16((const uint16_t *)scales + (size_t)block * KV_TILE + (size_t)at);
+}
+
+/* Dimension d of 16 positions from `at` on; quantised: still to be scaled. */
+KERNEL_INLINE v16 load_k(const void *p, int d, int at, kv_type type)
+{
+    size_t i = (size_t)d * KV_TILE + (size_t)at;
+    switch (type) {
+    case KV_F32: return v16_load((const float *)p + i);
+    case KV_BF16: return v16_load_bf16((const uint16_t *)p + i);
+    case KV_Q8_0: return v16_load_i8((const int8_t *)p + i);
+    default: return v16_load_f16((const uint16_t *)p + i);
+    }
+}
+
+/* 16 dimensions from d on of position j; quantised: still to be scaled. */
+KERNEL_INLINE v16 load_v(const void *p, size_t v_stride, int j, size_t d, kv_type type)
+{
+    size_t i = (size_t)j * v_stride + d;
+    switch (type) {
+    case KV_F32: return v16_load((const float *)p + i);
+    case KV_BF16: return v16_load_bf16((const uint16_t *)p + i);
+    case KV_Q8_0: return v16_load_i8((const int8_t *)p + i);
+    case KV_Q4_0: return v16_load_i4((const uint8_t *)p + (i - d % 32) / 2, d % 32 ? 4 : 0);
+    default: return v16_load_f16((const uint16_t *)p + i);
+    }
 }
 
 /* ---- scores ---- */
@@ -31,25 +60,34 @@ KERNEL_INLINE v16 load_kv(const void *p, size_t at, kv_type type)
 KERNEL_INLINE void dot_vecs(tile_row *s, attn_query *const *q, const kv_tile *t, int vec, int vecs,
                             int group, kv_type type)
 {
-    v16 acc[ATTN_GROUP][ATTN_VECS], k[ATTN_VECS];
+    v16 acc[ATTN_GROUP][ATTN_VECS], k[ATTN_VECS], scale[ATTN_VECS];
+    int block = kv_block(type) > 1 ? kv_block(type) : t->head_dim;
     KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
         acc[g][i] = v16_set1(0);
-    for (int d = 0; d < t->head_dim; d++) {
-        size_t at = (size_t)d * KV_TILE + (size_t)vec * 16;
-        KERNEL_UNROLL for (int i = 0; i < vecs; i++) k[i] =
-            load_kv(t->k, at + (size_t)i * 16, type);
-        KERNEL_UNROLL for (int g = 0; g < group; g++)
-        {
-            v16 x = v16_set1(q[g]->q[d]);
-            KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] = v16_fma(x, k[i], acc[g][i]);
+    for (int from = 0; from < t->head_dim; from += block) {
+        if (kv_block(type) > 1)
+            KERNEL_UNROLL for (int i = 0; i < vecs; i++) scale[i] =
+                load_scales(t->k, type, t->head_dim, from / block, (vec + i) * 16);
+        for (int d = from; d < from + block; d++) {
+            KERNEL_UNROLL for (int i = 0; i < vecs; i++)
+            {
+                k[i] = load_k(t->k, d, (vec + i) * 16, type);
+                if (kv_block(type) > 1) k[i] = v16_mul(k[i], scale[i]);
+            }
+            KERNEL_UNROLL for (int g = 0; g < group; g++)
+            {
+                v16 x = v16_set1(q[g]->q[d]);
+                KERNEL_UNROLL for (int i = 0; i < vecs; i++) acc[g][i] =
+                    v16_fma(x, k[i], acc[g][i]);
+            }
         }
     }
     KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
         v16_store(s[g] + (vec + i) * 16, acc[g][i]);
 }
 
-KERNEL_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t, int group,
-                             kv_type type)
+KERNEL_INLINE void dot_group_as(tile_row *s, attn_query *const *q, const kv_tile *t, int group,
+                                kv_type type)
 {
     int lo = KV_TILE, hi = 0;
     for (int g = 0; g < group; g++) {
@@ -61,6 +99,16 @@ KERNEL_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t
         dot_vecs(s, q, t, v, ATTN_VECS, group, type);
     for (; v < end; v++)
         dot_vecs(s, q, t, v, 1, group, type);
+}
+
+KERNEL_INLINE void dot_group(tile_row *s, attn_query *const *q, const kv_tile *t, int group)
+{
+    switch (t->k_type) {
+    case KV_F32: dot_group_as(s, q, t, group, KV_F32); break;
+    case KV_BF16: dot_group_as(s, q, t, group, KV_BF16); break;
+    case KV_Q8_0: dot_group_as(s, q, t, group, KV_Q8_0); break;
+    default: dot_group_as(s, q, t, group, KV_F16); break;
+    }
 }
 
 /* Scale and cap of a query's dots, -infinity where it does not see. */
@@ -115,9 +163,8 @@ KERNEL_INLINE void weigh_vecs(attn_query *const *q, tile_row *p, const kv_tile *
     KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
         acc[g][i] = v16_load(q[g]->acc + d + i * 16);
     for (int j = from; j < to; j++) {
-        size_t at = (size_t)j * v_stride + d;
         KERNEL_UNROLL for (int i = 0; i < vecs; i++) v[i] =
-            load_kv(t->v, at + (size_t)i * 16, type);
+            load_v(t->v, v_stride, j, d + (size_t)i * 16, type);
         KERNEL_UNROLL for (int g = 0; g < group; g++)
         {
             v16 x = v16_set1(p[g][j]);
@@ -128,21 +175,64 @@ KERNEL_INLINE void weigh_vecs(attn_query *const *q, tile_row *p, const kv_tile *
         v16_store(q[g]->acc + d + i * 16, acc[g][i]);
 }
 
-KERNEL_INLINE void weigh_rows(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
-                              int from, int to, int group, kv_type type)
+/* Quantised: a block of dimensions at a time, for which weights times scales are made first. */
+KERNEL_INLINE void weigh_blocks(attn_query *const *q, tile_row *p, const kv_tile *t,
+                                size_t v_stride, int from, int to, int group, kv_type type)
+{
+    tile_row scaled[ATTN_GROUP] ATTR_ALIGNED(64);
+    for (size_t d = 0; d < v_stride; d += 32) {
+        for (int at = from / 16 * 16; at < to; at += 16) {
+            v16 scale = load_scales(t->v, type, (int)v_stride, (int)(d / 32), at);
+            KERNEL_UNROLL for (int g = 0; g < group; g++)
+                v16_store(scaled[g] + at, v16_mul(v16_load(p[g] + at), scale));
+        }
+        if (ATTN_VECS > 1) {
+            weigh_vecs(q, scaled, t, v_stride, from, to, d, ATTN_VECS > 1 ? 2 : 1, group, type);
+        } else {
+            weigh_vecs(q, scaled, t, v_stride, from, to, d, 1, group, type);
+            weigh_vecs(q, scaled, t, v_stride, from, to, d + 16, 1, group, type);
+        }
+    }
+}
+
+KERNEL_INLINE void weigh_rows_as(attn_query *const *q, tile_row *p, const kv_tile *t,
+                                 size_t v_stride, int from, int to, int group, kv_type type)
 {
     size_t d = 0;
-    if (from >= to) return;
+    if (kv_block(type) > 1) {
+        weigh_blocks(q, p, t, v_stride, from, to, group, type);
+        return;
+    }
     for (; d + 16 * ATTN_VECS <= v_stride; d += 16 * ATTN_VECS)
         weigh_vecs(q, p, t, v_stride, from, to, d, ATTN_VECS, group, type);
     for (; d < v_stride; d += 16)
         weigh_vecs(q, p, t, v_stride, from, to, d, 1, group, type);
 }
 
+KERNEL_INLINE void weigh_rows(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
+                              int from, int to, int group)
+{
+    if (from >= to) return;
+    switch (t->v_type) {
+    case KV_F32: weigh_rows_as(q, p, t, v_stride, from, to, group, KV_F32); break;
+    case KV_BF16: weigh_rows_as(q, p, t, v_stride, from, to, group, KV_BF16); break;
+    case KV_Q8_0: weigh_rows_as(q, p, t, v_stride, from, to, group, KV_Q8_0); break;
+    case KV_Q4_0: weigh_rows_as(q, p, t, v_stride, from, to, group, KV_Q4_0); break;
+    default: weigh_rows_as(q, p, t, v_stride, from, to, group, KV_F16); break;
+    }
+}
+
+/* Rows of one query alone. */
+static void weigh_alone(attn_query *q, tile_row *p, const kv_tile *t, size_t v_stride, int from,
+                        int to)
+{
+    weigh_rows(&q, p, t, v_stride, from, to, 1);
+}
+
 /* Rows that all queries see go together; what one alone sees before and after them goes alone, so
  * that nobody multiplies a row it does not see by 0 (it may hold NaN). */
 KERNEL_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile *t, size_t v_stride,
-                               int group, kv_type type)
+                               int group)
 {
     int lo = 0, hi = KV_TILE;
     for (int g = 0; g < group; g++) {
@@ -151,56 +241,47 @@ KERNEL_INLINE void weigh_group(attn_query *const *q, tile_row *p, const kv_tile 
     }
     if (lo >= hi) {
         for (int g = 0; g < group; g++)
-            weigh_rows(q + g, p + g, t, v_stride, q[g]->lo, q[g]->hi, 1, type);
+            weigh_alone(q[g], p + g, t, v_stride, q[g]->lo, q[g]->hi);
         return;
     }
     for (int g = 0; g < group; g++)
-        weigh_rows(q + g, p + g, t, v_stride, q[g]->lo, lo, 1, type);
-    weigh_rows(q, p, t, v_stride, lo, hi, group, type);
+        weigh_alone(q[g], p + g, t, v_stride, q[g]->lo, lo);
+    weigh_rows(q, p, t, v_stride, lo, hi, group);
     for (int g = 0; g < group; g++)
-        weigh_rows(q + g, p + g, t, v_stride, hi, q[g]->hi, 1, type);
+        weigh_alone(q[g], p + g, t, v_stride, hi, q[g]->hi);
 }
 
 /* ---- the kernels ---- */
 
 KERNEL_INLINE void attend_group(attn_query *const *q, const kv_tile *t, float scale, float softcap,
-                                int group, kv_type type)
+                                int group)
 {
-    size_t v_stride = ((size_t)t->head_dim_v + 15) / 16 * 16;
+    size_t v_stride = (size_t)kv_v_stride(t->head_dim_v);
     tile_row s[ATTN_GROUP] ATTR_ALIGNED(64);
-    dot_group(s, q, t, group, type);
+    dot_group(s, q, t, group);
     for (int g = 0; g < group; g++) {
         finish_scores(s[g], q[g], scale, softcap);
         soften(s[g], q[g], v_stride);
     }
-    weigh_group(q, s, t, v_stride, group, type);
+    weigh_group(q, s, t, v_stride, group);
 }
 
-KERNEL_INLINE void attn_tile_as(attn_query *q, int n, const kv_tile *t, float scale, float softcap,
-                                kv_type type)
+static void attn_tile(attn_query *q, int n, const kv_tile *t, float scale, float softcap)
 {
     attn_query *seeing[ATTN_GROUP];
     int group = 0;
     for (int i = 0; i < n; i++) {
         if (q[i].lo < q[i].hi) seeing[group++] = &q[i];
         if (group == ATTN_GROUP) {
-            attend_group(seeing, t, scale, softcap, ATTN_GROUP, type);
+            attend_group(seeing, t, scale, softcap, ATTN_GROUP);
             group = 0;
         }
     }
     // Fewer than a group at the end: by twos and ones.
     int g = 0;
     for (; g + 2 <= group; g += 2)
-        attend_group(seeing + g, t, scale, softcap, 2, type);
-    if (g < group) attend_group(seeing + g, t, scale, softcap, 1, type);
-}
-
-static void attn_tile(attn_query *q, int n, const kv_tile *t, float scale, float softcap)
-{
-    if (t->type == KV_F16)
-        attn_tile_as(q, n, t, scale, softcap, KV_F16);
-    else
-        attn_tile_as(q, n, t, scale, softcap, KV_F32);
+        attend_group(seeing + g, t, scale, softcap, 2);
+    if (g < group) attend_group(seeing + g, t, scale, softcap, 1);
 }
 
 static void attn_scores(float *scores, const attn_query *q, const kv_tile *t, float scale,
@@ -208,36 +289,80 @@ static void attn_scores(float *scores, const attn_query *q, const kv_tile *t, fl
 {
     attn_query copy = *q, *one = &copy;
     tile_row s[1] ATTR_ALIGNED(64);
-    if (q->lo < q->hi && t->type == KV_F16) dot_group(s, &one, t, 1, KV_F16);
-    if (q->lo < q->hi && t->type == KV_F32) dot_group(s, &one, t, 1, KV_F32);
+    if (q->lo < q->hi) dot_group(s, &one, t, 1);
     finish_scores(s[0], q, scale, softcap);
     for (int v = 0; v < KV_TILE; v += 16)
         v16_store(scores + v, v16_load(s[0] + v));
 }
 
-static void kv_store(void *k_tile, void *v_tile, int at, const float *k, const float *v,
-                     int head_dim, int head_dim_v, kv_type type)
+static void attn_merge(attn_query *to, const attn_query *part, int v_stride)
 {
-    size_t v_stride = ((size_t)head_dim_v + 15) / 16 * 16, row = (size_t)at * v_stride;
-    if (type == KV_F32) {
-        float *kt = k_tile, *vt = v_tile;
-        for (int d = 0; d < head_dim; d++)
-            kt[(size_t)d * KV_TILE + (size_t)at] = k[d];
-        memcpy(vt + row, v, (size_t)head_dim_v * sizeof(float));
-        return;
+    if (part->max == -INFINITY && part->sum == 0) return;
+    float max = part->max > to->max ? part->max : to->max, old[16], new[16];
+    // Both at -infinity: the sums, of NaN, are all that there is.
+    float shift = max == -INFINITY ? 0 : max;
+    v16 keep = v16_exp(v16_set1(to->max - shift)), take = v16_exp(v16_set1(part->max - shift));
+    for (int d = 0; d < v_stride; d += 16)
+        v16_store(to->acc + d, v16_fma(v16_load(part->acc + d), take,
+                                       v16_mul(v16_load(to->acc + d), keep)));
+    v16_store(old, keep);
+    v16_store(new, take);
+    to->sum = fmaf(part->sum, new[0], to->sum * old[0]);
+    to->max = max;
+}
+
+/* ---- storing ---- */
+
+/* A vector's blocks of 32: K into column `at`, V into row `at` of its tile. */
+static void store_quantised(const kv_tile *t, int at, const float *x, bool key)
+{
+    kv_type type = key ? t->k_type : t->v_type;
+    int width = key ? t->head_dim : t->head_dim_v;
+    const quant_format *f = quant_formats[type == KV_Q8_0 ? DT_Q8_0 : DT_Q4_0];
+    uint8_t *to = key ? t->k : t->v, block[34];
+    size_t row = (size_t)width / (type == KV_Q8_0 ? 1 : 2), bytes = (size_t)f->block_bytes - 2;
+    uint16_t *scales = (uint16_t *)(void *)(to + row * KV_TILE);
+    for (int b = 0; b < width / 32; b++) {
+        f->quantize(block, x + b * 32, NULL, 32);
+        memcpy(scales + (size_t)b * KV_TILE + (size_t)at, block, 2);
+        const uint8_t *q = block + 2;
+        if (!key) {
+            memcpy(to + (size_t)at * row + (size_t)b * bytes, q, bytes);
+            continue;
+        }
+        for (size_t i = 0; i < 32; i++)
+            to[((size_t)b * 32 + i) * KV_TILE + (size_t)at] = q[i];
     }
-    uint16_t *kt = k_tile, *vt = v_tile, half[16];
-    for (int d = 0; d < head_dim; d += 16) {
-        int n = head_dim - d < 16 ? head_dim - d : 16;
-        v16_store_f16(half, v16_load_n(k + d, n));
-        for (int i = 0; i < n; i++)
-            kt[(size_t)(d + i) * KV_TILE + (size_t)at] = half[i];
+}
+
+/* Element i of a 16-bit K or V; at [i * step]. */
+static void store_halves(uint16_t *to, size_t step, const float *x, int n, kv_type type)
+{
+    uint16_t half[16];
+    for (int d = 0; d < n; d += 16) {
+        int m = n - d < 16 ? n - d : 16;
+        if (type == KV_F16) v16_store_f16(half, v16_load_n(x + d, m));
+        for (int i = 0; i < m; i++)
+            to[(size_t)(d + i) * step] = type == KV_F16 ? half[i] : bf16_from_f32(x[d + i]);
     }
-    for (int d = 0; d < head_dim_v; d += 16) {
-        int n = head_dim_v - d < 16 ? head_dim_v - d : 16;
-        v16_store_f16(half, v16_load_n(v + d, n));
-        memcpy(vt + row + d, half, (size_t)n * sizeof(uint16_t));
-    }
+}
+
+static void kv_store(const kv_tile *t, int at, const float *k, const float *v)
+{
+    size_t row = (size_t)at * (size_t)kv_v_stride(t->head_dim_v), column = (size_t)at;
+    if (kv_block(t->k_type) > 1)
+        store_quantised(t, at, k, true);
+    else if (t->k_type == KV_F32)
+        for (int d = 0; d < t->head_dim; d++)
+            ((float *)t->k)[(size_t)d * KV_TILE + column] = k[d];
+    else
+        store_halves((uint16_t *)t->k + column, KV_TILE, k, t->head_dim, t->k_type);
+    if (kv_block(t->v_type) > 1)
+        store_quantised(t, at, v, false);
+    else if (t->v_type == KV_F32)
+        memcpy((float *)t->v + row, v, (size_t)t->head_dim_v * sizeof(float));
+    else
+        store_halves((uint16_t *)t->v + row, 1, v, t->head_dim_v, t->v_type);
 }
 
 static inline void attn_kernels_install(cpu_kernels *k)
@@ -245,6 +370,7 @@ static inline void attn_kernels_install(cpu_kernels *k)
     k->kv_store = kv_store;
     k->attn_tile = attn_tile;
     k->attn_scores = attn_scores;
+    k->attn_merge = attn_merge;
 }
 
 #endif

@@ -13,25 +13,9 @@
 #include "base/mem.h"
 #include "compute/backend.h"
 #include "compute/cpu/cpu_info.h"
+#include "compute/cpu/device.h"
 #include "compute/cpu/top.h"
 #include "compute/route.h"
-
-#define ATTN_QUERIES 64 // most queries that attend to a tile in one call
-
-typedef struct thread_scratch {
-    uint8_t *matmul;
-    float *acc; // [ATTN_QUERIES, v_stride]
-    attn_query queries[ATTN_QUERIES];
-} thread_scratch;
-
-struct device {
-    const cpu_kernels *k;
-    thread_pool *pool;
-    thread_scratch scratch[MAX_THREADS];
-    size_t matmul_bytes, acc_bytes;
-};
-
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static bool cpu_available(void) { return true; }
 
@@ -43,6 +27,7 @@ static void cpu_close(device *d)
         mem_free_pages(d->scratch[i].matmul, d->matmul_bytes);
         mem_free_pages(d->scratch[i].acc, d->acc_bytes);
     }
+    mem_free_pages(d->parts, ATTN_PART_BYTES);
     pool_free(d->pool);
     mem_free(d);
 }
@@ -72,7 +57,12 @@ static infer_status cpu_open(device **out, const device_options *o, infer_error 
         return st;
     }
     d->matmul_bytes = matmul_scratch_bytes(o->max_cols);
-    d->acc_bytes = ATTN_QUERIES * round_up((size_t)o->max_head_dim, 16) * sizeof(float);
+    d->acc_bytes = 2 * ATTN_QUERIES * round_up((size_t)o->max_head_dim, 16) * sizeof(float);
+    d->parts = mem_pages(ATTN_PART_BYTES);
+    if (!d->parts) {
+        cpu_close(d);
+        return error_set(err, INFER_NOMEM, "cpu backend: out of memory for scratch");
+    }
     for (int i = 0; i < pool_size(d->pool); i++) {
         d->scratch[i].matmul = mem_pages(d->matmul_bytes);
         d->scratch[i].acc = mem_pages(d->acc_bytes);
@@ -252,146 +242,6 @@ static void cpu_rope(const worker *w, float *x, size_t stride, int n_rows, int n
         w->dev->k->rope(x + (size_t)r * stride + (size_t)(i % n_heads) * width,
                         cos + (size_t)r * n_pairs, sin + (size_t)r * n_pairs, n_pairs, gap,
                         pairing);
-    }
-}
-
-static size_t kv_size(kv_type type) { return type == KV_F32 ? 4 : 2; }
-
-/* KV head h of a tile: K and V of one head follow each other for all heads. */
-static uint8_t *k_head(void *k_tile, const kv_view *v, int h)
-{
-    return (uint8_t *)k_tile + (size_t)h * v->head_dim * KV_TILE * kv_size(v->type);
-}
-static uint8_t *v_head(void *v_tile, const kv_view *v, int h)
-{
-    return (uint8_t *)v_tile +
-           (size_t)h * round_up((size_t)v->head_dim_v, 16) * KV_TILE * kv_size(v->type);
-}
-
-static void cpu_kv_append(const worker *w, const row_span *spans, int n_spans, const float *k,
-                          size_t k_stride, const float *v, size_t v_stride)
-{
-    int n_rows = spans[n_spans - 1].first + spans[n_spans - 1].n, begin, end;
-    int n_heads = spans[0].kv.n_kv_heads;
-    thread_share(n_rows * n_heads, 1, w->thread, w->n_threads, &begin, &end);
-    const row_span *s = spans;
-    for (int i = begin; i < end; i++) {
-        int r = i / n_heads, h = i % n_heads;
-        while (r >= s->first + s->n)
-            s++;
-        const kv_view *kv = &s->kv;
-        int pos = s->pos + r - s->first, tile = pos / KV_TILE;
-        w->dev->k->kv_store(k_head(kv->k_tiles[tile], kv, h), v_head(kv->v_tiles[tile], kv, h),
-                            pos % KV_TILE, k + (size_t)r * k_stride + (size_t)h * kv->head_dim,
-                            v + (size_t)r * v_stride + (size_t)h * kv->head_dim_v, kv->head_dim,
-                            kv->head_dim_v, kv->type);
-    }
-}
-
-/* ---- attention ---- */
-
-/* Rows [row, row + n_rows) of a span, query heads [head, head + n_heads) of one KV head. */
-typedef struct attn_block {
-    const row_span *span;
-    int row, n_rows, head, n_heads;
-} attn_block;
-
-static void set_visible(attn_query *q, int pos, int window, int tile)
-{
-    int from = window && pos - window + 1 > 0 ? pos - window + 1 : 0;
-    int lo = from - tile * KV_TILE, hi = pos + 1 - tile * KV_TILE;
-    q->lo = lo > 0 ? lo : 0;
-    q->hi = hi < KV_TILE ? hi : KV_TILE;
-}
-
-/* Probabilities of the block's queries into the caller's [n_heads, n, n]; needs final max and sum.
- */
-static void capture_block(const device *d, const attention_args *a, const attn_block *b,
-                          attn_query *q, int first_tile, int last_tile)
-{
-    const kv_view *kv = &b->span->kv;
-    int h = b->head / (a->n_heads / kv->n_kv_heads), n = a->spans[0].n, i = 0;
-    float scores[KV_TILE] ATTR_ALIGNED(64), p[KV_TILE] ATTR_ALIGNED(64);
-    for (int r = b->row; r < b->row + b->n_rows; r++)
-        for (int head = b->head; head < b->head + b->n_heads; head++, i++) {
-            float *out = a->capture + ((size_t)head * n + (size_t)(r - b->span->first)) * n;
-            memset(out, 0, (size_t)n * sizeof(float));
-            for (int t = first_tile; t <= last_tile; t++) {
-                kv_tile tile = { k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h),
-                                 kv->type, kv->head_dim, kv->head_dim_v };
-                set_visible(&q[i], b->span->pos + r - b->span->first, a->window, t);
-                d->k->attn_scores(scores, &q[i], &tile, a->scale, a->softcap);
-                d->k->exp_sum(p, scores, q[i].max, KV_TILE);
-                for (int c = q[i].lo; c < q[i].hi; c++)
-                    out[t * KV_TILE + c] = p[c] / q[i].sum;
-            }
-        }
-}
-
-static void attend_block(const worker *w, const attention_args *a, const attn_block *b)
-{
-    device *d = w->dev;
-    thread_scratch *s = &d->scratch[w->thread];
-    const kv_view *kv = &b->span->kv;
-    size_t v_stride = round_up((size_t)kv->head_dim_v, 16);
-    int h = b->head / (a->n_heads / kv->n_kv_heads), n = b->n_rows * b->n_heads;
-    int pos = b->span->pos + b->row - b->span->first; // of the block's first row
-    int from = a->window && pos - a->window + 1 > 0 ? pos - a->window + 1 : 0;
-    int first_tile = from / KV_TILE, last_tile = (pos + b->n_rows - 1) / KV_TILE;
-
-    memset(s->acc, 0, (size_t)n * v_stride * sizeof(float));
-    for (int i = 0; i < n; i++) {
-        int r = b->row + i / b->n_heads, head = b->head + i % b->n_heads;
-        s->queries[i] = (attn_query){
-            .q = a->q + (size_t)r * a->q_stride + (size_t)head * kv->head_dim,
-            .acc = s->acc + (size_t)i * v_stride,
-            .max = a->sinks ? a->sinks[head] : -INFINITY,
-            .sum = a->sinks ? 1.0f : 0.0f,
-        };
-    }
-    for (int t = first_tile; t <= last_tile; t++) {
-        kv_tile tile = { k_head(kv->k_tiles[t], kv, h), v_head(kv->v_tiles[t], kv, h), kv->type,
-                         kv->head_dim, kv->head_dim_v };
-        for (int i = 0; i < n; i++)
-            set_visible(&s->queries[i], pos + i / b->n_heads, a->window, t);
-        d->k->attn_tile(s->queries, n, &tile, a->scale, a->softcap);
-    }
-    for (int i = 0; i < n; i++) {
-        int r = b->row + i / b->n_heads, head = b->head + i % b->n_heads;
-        float *out = a->out + (size_t)r * a->out_stride + (size_t)head * kv->head_dim_v;
-        const attn_query *q = &s->queries[i];
-        for (int c = 0; c < kv->head_dim_v; c++)
-            out[c] = q->acc[c] / q->sum;
-    }
-    if (a->capture && b->span == a->spans)
-        capture_block(d, a, b, s->queries, first_tile, last_tile);
-}
-
-static void cpu_attention(const worker *w, const attention_args *a)
-{
-    int group = a->n_heads / a->spans[0].kv.n_kv_heads, total = 0;
-    for (int i = 0; i < a->n_spans; i++)
-        total += a->spans[i].n;
-    // One row: heads are divided among threads; more: all heads of a group share the tile's loads.
-    int heads = group;
-    while (heads > 1 && total * (a->n_heads / heads) < 2 * w->n_threads)
-        heads = (heads + 1) / 2;
-    if (heads > ATTN_QUERIES) heads = ATTN_QUERIES;
-    int rows = ATTN_QUERIES / heads;
-    int per_group = (group + heads - 1) / heads, item = 0;
-    // Blocks go around the threads: later rows see more, so neighbours in turn keep the shares
-    // even.
-    for (int i = 0; i < a->n_spans; i++) {
-        const row_span *s = &a->spans[i];
-        for (int r = 0; r < s->n; r += rows)
-            for (int c = 0; c < a->n_heads / group * per_group; c++, item++) {
-                if (item % w->n_threads != w->thread) continue;
-                int first = c % per_group * heads;
-                attn_block b = { s, s->first + r, s->n - r < rows ? s->n - r : rows,
-                                 c / per_group * group + first,
-                                 group - first < heads ? group - first : heads };
-                attend_block(w, a, &b);
-            }
     }
 }
 

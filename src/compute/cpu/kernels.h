@@ -15,10 +15,10 @@
 #ifndef COMPUTE_CPU_KERNELS_H
 #define COMPUTE_CPU_KERNELS_H
 
+#include "compute/kv_type.h"
 #include "compute/tensor.h"
 
-#define PANEL 16   // outputs that a matmul kernel makes at once: one vector of lanes
-#define KV_TILE 64 // positions in a tile of the KV cache
+#define PANEL 16 // outputs that a matmul kernel makes at once: one vector of lanes
 
 /* Prepared activations, [n_rows, …]: float32, and rounded by blocks of 32 as in quant.h. The
  * strides of x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of
@@ -55,14 +55,12 @@ typedef enum activation {
     ACT_COUNT
 } activation;
 typedef enum rope_pairing { ROPE_HALVES, ROPE_ADJACENT } rope_pairing;
-typedef enum kv_type { KV_F32, KV_F16, KV_TYPE_COUNT } kv_type;
 
-/* One tile of the cache for one KV head: K [head_dim, KV_TILE], V [KV_TILE, v_stride], both of
- * kv_type; v_stride is head_dim_v rounded up to 16. Columns and rows not yet stored hold anything,
- * NaN included. */
+/* One tile of the cache for one KV head: kv_type.h says how K and V lie. Columns and rows not yet
+ * stored hold anything, NaN included. */
 typedef struct kv_tile {
-    const void *k, *v;
-    kv_type type;
+    void *k, *v;
+    kv_type k_type, v_type;
     int head_dim, head_dim_v;
 } kv_tile;
 
@@ -116,8 +114,7 @@ typedef struct cpu_kernels {
     void (*softcap)(float *y, float cap, int n);
 
     /* Stores one position: k [head_dim], v [head_dim_v] into column / row `at`. */
-    void (*kv_store)(void *k_tile, void *v_tile, int at, const float *k, const float *v,
-                     int head_dim, int head_dim_v, kv_type type);
+    void (*kv_store)(const kv_tile *t, int at, const float *k, const float *v);
     /* For each of n queries: s_p = softcap(scale * (q . K_p)) over its visible positions, then max,
      * sum and acc as online softmax. softcap 0: none. */
     void (*attn_tile)(attn_query *q, int n, const kv_tile *t, float scale, float softcap);
@@ -144,6 +141,10 @@ typedef struct cpu_kernels {
     void (*coarse_scores)(float *score, float *upper, const uint8_t *panels, int n_panels,
                           int n_blocks, const struct coarse_act *x);
     void (*coarse_pack)(struct coarse *c, int i, void *scratch);
+
+    /* After attn_tile: to takes in part, which saw later positions; acc [v_stride]. A part that saw
+     * nothing (max -INFINITY, sum 0) changes nothing. */
+    void (*attn_merge)(attn_query *to, const attn_query *part, int v_stride);
 } cpu_kernels;
 #define DOTS_MAX 65536 // 127 * 255 * this is below 2^31: a kernel may add 128 to each byte
 

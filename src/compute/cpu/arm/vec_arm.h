@@ -68,6 +68,27 @@ KERNEL_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
     V16_QUADS vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.q[i])));
 }
+KERNEL_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    v16 r;
+    V16_QUADS r.q[i] = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16));
+    return r;
+}
+KERNEL_INLINE v16 floats_of_bytes(int8x16_t x)
+{
+    int16x8_t lo = vmovl_s8(vget_low_s8(x)), hi = vmovl_high_s8(x);
+    return (v16){ { vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))),
+                    vcvtq_f32_s32(vmovl_high_s16(lo)),
+                    vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))),
+                    vcvtq_f32_s32(vmovl_high_s16(hi)) } };
+}
+KERNEL_INLINE v16 v16_load_i8(const int8_t *p) { return floats_of_bytes(vld1q_s8(p)); }
+KERNEL_INLINE v16 v16_load_i4(const uint8_t *p, int shift)
+{
+    uint8x16_t x = vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift));
+    x = vandq_u8(x, vdupq_n_u8(15));
+    return floats_of_bytes(vsubq_s8(vreinterpretq_s8_u8(x), vdupq_n_s8(8)));
+}
 
 KERNEL_INLINE v16 v16_add(v16 a, v16 b)
 {

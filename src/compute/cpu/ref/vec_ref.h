@@ -63,6 +63,25 @@ KERNEL_INLINE v16 v16_load_f16(const uint16_t *p)
     return r;
 }
 KERNEL_INLINE void v16_store_f16(uint16_t *p, v16 a) { V16_LANES p[i] = f16_from_f32(a.f[i]); }
+KERNEL_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    v16 r;
+    V16_LANES r.f[i] = bf16_to_f32(p[i]);
+    return r;
+}
+KERNEL_INLINE v16 v16_load_i8(const int8_t *p)
+{
+    v16 r;
+    V16_LANES r.f[i] = p[i];
+    return r;
+}
+/* The low (shift 0) or high (shift 4) halves of 16 bytes, 0 … 15, less 8. */
+KERNEL_INLINE v16 v16_load_i4(const uint8_t *p, int shift)
+{
+    v16 r;
+    V16_LANES r.f[i] = (float)((p[i] >> shift & 15) - 8);
+    return r;
+}
 
 KERNEL_INLINE v16 v16_add(v16 a, v16 b)
 {

@@ -67,6 +67,29 @@ KERNEL_INLINE void v16_store_f16(uint16_t *p, v16 a)
     _mm_storeu_si128(h, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     _mm_storeu_si128(h + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+KERNEL_INLINE __m256 load_bf16_8(const uint16_t *p)
+{
+    __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+KERNEL_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    return (v16){ load_bf16_8(p), load_bf16_8(p + 8) };
+}
+KERNEL_INLINE v16 v16_load_i8(const int8_t *p)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (v16){ _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                  _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))) };
+}
+KERNEL_INLINE v16 v16_load_i4(const uint8_t *p, int shift)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    x = _mm_and_si128(_mm_srl_epi16(x, _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15));
+    x = _mm_sub_epi8(x, _mm_set1_epi8(8));
+    return (v16){ _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                  _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))) };
+}
 
 KERNEL_INLINE v16 v16_add(v16 a, v16 b) { return V16_BOTH(_mm256_add_ps, a, b); }
 KERNEL_INLINE v16 v16_sub(v16 a, v16 b) { return V16_BOTH(_mm256_sub_ps, a, b); }

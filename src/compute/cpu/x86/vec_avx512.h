@@ -47,6 +47,22 @@ KERNEL_INLINE void v16_store_f16(uint16_t *p, v16 a)
     __m256i h = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     _mm256_storeu_si256((__m256i *)(void *)p, h);
 }
+KERNEL_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+KERNEL_INLINE v16 v16_load_i8(const int8_t *p)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+KERNEL_INLINE v16 v16_load_i4(const uint8_t *p, int shift)
+{
+    __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    x = _mm512_and_si512(_mm512_srlv_epi32(x, _mm512_set1_epi32(shift)), _mm512_set1_epi32(15));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(x, _mm512_set1_epi32(8)));
+}
 
 KERNEL_INLINE v16 v16_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
 KERNEL_INLINE v16 v16_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
