@@ -558,6 +558,8 @@ static infer_status read_options(extraction *x)
     if (!x->o.quant) x->o.quant = "none";
     if (strcmp(x->o.quant, "none") && strcmp(x->o.quant, "q4k"))
         return error_set(x->err, INFER_ARGUMENT, "quant '%s': expected none or q4k", x->o.quant);
+    if (x->o.n_clusters)
+        return error_set(x->err, INFER_UNSUPPORTED, "relation clusters are not made yet");
     x->q4k = !strcmp(x->o.quant, "q4k");
     x->top_k = x->o.top_k ? x->o.top_k : 10;
     if (x->top_k < 1 || x->top_k > 1000)

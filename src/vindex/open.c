@@ -272,6 +272,93 @@ static infer_status open_features(opening *o, const char *name, bool down)
     return INFER_OK;
 }
 
+/* interleaved.bin, interleaved_q4.bin: of each layer gate, up and down by features, of one type. */
+static infer_status open_interleaved(opening *o, const char *name, dtype type)
+{
+    infer_vindex *v = o->v;
+    if (!vindex_dir_has(v->dir, name)) return INFER_OK;
+    const file_map *m = vindex_dir_map(v->dir, name, o->err);
+    if (!m) return o->err->code;
+    size_t row = quant_row_bytes(type, (size_t)v->d_model);
+    uint64_t want = 0;
+    for (int l = 0; l < v->n_layers; l++)
+        want += 3 * (uint64_t)v->layers[l].n_features * row;
+    if (!row || m->size != want)
+        return vindex_stale(v->dir, o->err, name, "expected %" PRIu64 " bytes, found %zu", want,
+                            m->size);
+    const uint8_t *at = m->data;
+    for (int l = 0; l < v->n_layers; l++) {
+        vindex_layer *x = &v->layers[l];
+        size_t part = (size_t)x->n_features * row;
+        if (!x->n_features) continue;
+        if (!tensor_present(&x->up)) {
+            x->gate = matrix(name, type, x->n_features, v->d_model, at);
+            x->up = matrix(name, type, x->n_features, v->d_model, at + part);
+        }
+        if (!tensor_present(&x->down) && !tensor_present(&x->down_rows))
+            x->down_rows = matrix(name, type, x->n_features, v->d_model, at + 2 * part);
+        at += 3 * part;
+    }
+    return INFER_OK;
+}
+
+/* A projection of the fp4 object: rows by feature, in the order of index.json's layers. */
+static infer_status open_projection(opening *o, const json_t *all, const char *which)
+{
+    infer_vindex *v = o->v;
+    const json_t *p = json_object_get(all, which);
+    const char *precision = json_string_value(json_object_get(p, "precision"));
+    const char *file = json_string_value(json_object_get(p, "file"));
+    if (!precision || !file || !*file || strchr(file, '/') || file[0] == '.')
+        return vindex_stale(v->dir, o->err, "index.json",
+                            "fp4.projections.%s: expected a precision and a file's name", which);
+    dtype type = DT_VINDEX_FP4;
+    if (!strcmp(precision, "fp8"))
+        type = DT_VINDEX_FP8;
+    else if (!strcmp(precision, "f16") || !strcmp(precision, "f32"))
+        return INFER_OK; // the usual file
+    else if (strcmp(precision, "fp4"))
+        return vindex_stale(v->dir, o->err, "index.json", "fp4.projections.%s: precision '%.20s'",
+                            which, precision);
+    const file_map *m = vindex_dir_map(v->dir, file, o->err);
+    if (!m) return o->err->code;
+    size_t row = quant_row_bytes(type, (size_t)v->d_model);
+    uint64_t want = 0;
+    for (int l = 0; l < v->n_layers; l++)
+        want += (uint64_t)v->layers[l].n_features * row;
+    if (!row || m->size != want)
+        return vindex_stale(v->dir, o->err, file, "expected %" PRIu64 " bytes, found %zu", want,
+                            m->size);
+    const json_t *layers = json_object_get(v->dir->index, "layers");
+    const uint8_t *at = m->data;
+    for (size_t i = 0; i < json_array_size(layers); i++) {
+        const json_t *entry = json_array_get(layers, i);
+        vindex_layer *x = &v->layers[json_integer_value(json_object_get(entry, "layer"))];
+        tensor t = matrix(file, type, x->n_features, v->d_model, at);
+        at += (size_t)x->n_features * row;
+        if (!x->n_features) continue;
+        if (which[0] == 'g') {
+            x->gate = t;
+        } else if (which[0] == 'u') {
+            x->up = t;
+        } else {
+            x->down_rows = t;
+            if (!x->n_experts) x->down = (tensor){ 0 }; // index.json says which one counts
+        }
+    }
+    return INFER_OK;
+}
+
+static infer_status open_fp4(opening *o)
+{
+    const json_t *fp4 = json_object_get(o->v->dir->index, "fp4");
+    if (!fp4 || json_is_null(fp4)) return INFER_OK;
+    const json_t *all = json_object_get(fp4, "projections");
+    infer_status st = open_projection(o, all, "gate");
+    if (!st) st = open_projection(o, all, "up");
+    return st ? st : open_projection(o, all, "down");
+}
+
 /* router_weights.bin: [E, d_model] a layer, by some writers followed by [E] biases: the size tells.
  */
 static infer_status open_routers(opening *o)
@@ -324,6 +411,9 @@ static infer_status open_ffn(opening *o)
     }
     if (!st) st = open_features(o, "up_features.bin", false);
     if (!st) st = open_features(o, "down_features.bin", true);
+    if (!st) st = open_interleaved(o, "interleaved.bin", DT_F32);
+    if (!st) st = open_interleaved(o, "interleaved_q4.bin", DT_LARQL_Q4_0);
+    if (!st) st = open_fp4(o);
     if (!st) st = open_routers(o);
     return st;
 }
