@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "inference/engine.h"
+#include "inference/profile.h"
 
 #define HEAD_WAIT 32       // steps: a short answer pays for no copy
 #define HEAD_SLICES 64     // steps that it takes to pack all
@@ -176,6 +177,7 @@ static void whole(const worker *w, infer_engine *e, const act *out)
         int n = l->w.n_rows - o < rows ? l->w.n_rows - o : rows;
         linear part = { tensor_rows(&l->w, o, n), l->bias ? l->bias + o : NULL };
         e->be->matmul(w, ws->logits + o, ws->logits_stride, &part, out, e->exact);
+        e->be->barrier(w); // nobody reads it any more
         if (w->thread == 0) model_release(e->model, part.w.data, tensor_bytes(&part.w));
     }
 }
@@ -298,7 +300,10 @@ void head_settle(infer_engine *e)
     uint64_t spared = packed * (h->c.w.row_bytes - h->c.panel_bytes / PANEL);
     uint64_t read = (uint64_t)found * h->c.w.row_bytes;
     h->unread = spared > read ? spared - read : 0;
-    if (!s->searches) e->be->run(e->dev, run_whole, e);
+    if (!s->searches && e->profiling)
+        profile_run(e->profile, e->dev, run_whole, e);
+    else if (!s->searches)
+        e->be->run(e->dev, run_whole, e);
     if (e->model->embed.data == h->c.w.data) touch(e, s->ids, s->n_rows);
     release_touched(e);
     measure(e, s->searches ? (double)found / s->n_logits / h->c.w.n_rows : NO_ROOM);
