@@ -62,13 +62,20 @@ KERNEL_INLINE void dot_vecs(tile_row *s, attn_query *const *q, const kv_tile *t,
 {
     v16 acc[ATTN_GROUP][ATTN_VECS], k[ATTN_VECS], scale[ATTN_VECS];
     int block = kv_block(type) > 1 ? kv_block(type) : t->head_dim;
+    // V comes in while K is worked on: of a long context both come from memory.
+    const uint8_t *next = t->v;
+    size_t step = kv_tile_bytes(t->v_type, kv_v_stride(t->head_dim_v)) / (size_t)t->head_dim;
     KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
         acc[g][i] = v16_set1(0);
     for (int from = 0; from < t->head_dim; from += block) {
         if (kv_block(type) > 1)
             KERNEL_UNROLL for (int i = 0; i < vecs; i++) scale[i] =
                 load_scales(t->k, type, t->head_dim, from / block, (vec + i) * 16);
-        for (int d = from; d < from + block; d++) {
+        for (int d = from; d < from + block; d++, next += step) {
+            if (vec == 0) {
+                __builtin_prefetch(next);
+                __builtin_prefetch(next + 64);
+            }
             KERNEL_UNROLL for (int i = 0; i < vecs; i++)
             {
                 k[i] = load_k(t->k, d, (vec + i) * 16, type);
@@ -277,11 +284,10 @@ static void attn_tile(attn_query *q, int n, const kv_tile *t, float scale, float
             group = 0;
         }
     }
-    // Fewer than a group at the end: by twos and ones.
-    int g = 0;
-    for (; g + 2 <= group; g += 2)
-        attend_group(seeing + g, t, scale, softcap, 2);
-    if (g < group) attend_group(seeing + g, t, scale, softcap, 1);
+    // Fewer than a group at the end.
+    if (group == 3) attend_group(seeing, t, scale, softcap, 3);
+    if (group == 2) attend_group(seeing, t, scale, softcap, 2);
+    if (group == 1) attend_group(seeing, t, scale, softcap, 1);
 }
 
 static void attn_scores(float *scores, const attn_query *q, const kv_tile *t, float scale,
