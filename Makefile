@@ -27,6 +27,7 @@ endif
 ISA_avx2       = -march=x86-64-v3
 ISA_avx512vnni = -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
 ISA_dotprod    = -march=armv8.2-a+dotprod
+ISA_i8mm       = $(ISA_dotprod)+i8mm
 
 COMPUTE_SRC := $(wildcard src/base/*.c src/compute/*.c src/compute/cpu/*.c src/compute/cpu/ref/*.c \
                  src/compute/cpu/$(ISA_DIR)/*.c)
@@ -131,7 +132,7 @@ tsan: ## what uses threads under ThreadSanitizer
 arm64: ## kernels built for arm64, checked under qemu
 	$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc LDFLAGS=-static PKG_CFLAGS= EXTRA=-g0 build-arm64/check-kernels
 	@fail=0; check() { $(TALLY) arm64-$$3 qemu-aarch64 -cpu $$1 build-arm64/check-kernels --quick $$2 $$3 || fail=1; }; \
-	  check max --level ref; check cortex-a53 --best neon; check max --best dotprod; exit $$fail
+	  check max --level ref; check cortex-a53 --best neon; check neoverse-n1 --best dotprod; check max --best i8mm; exit $$fail
 
 # tests/fuzz/fuzz_<parser>.c: libFuzzer programs; seeds in tests/fuzz/seeds/<parser>
 FUZZ_SECONDS ?= 20

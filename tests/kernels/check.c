@@ -135,6 +135,7 @@ static void check_level(checker *c)
     check_float(c);
     check_attn(c);
     check_dots(c);
+    check_coarse(c);
     printf("%-12s %d passed, %d failed\n", c->k->name, c->passed - passed, c->failed - failed);
 }
 

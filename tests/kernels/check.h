@@ -55,6 +55,7 @@ void check_matmul(checker *c);
 void check_float(checker *c);
 void check_attn(checker *c);
 void check_dots(checker *c);
+void check_coarse(checker *c);
 void bench(const cpu_kernels *k, const cpu_kernels *ref, const char *only);
 
 /* Weights [n_rows, n_cols] of a type: random bytes with finite scales, or normal floats. */

@@ -70,40 +70,69 @@ typedef struct panel_chunk {
 
 /* ---- one block ---- */
 
-KERNEL_INLINE int block_width(shape f)
+#ifndef LEVEL_BLOCK_DOTS // a level whose instructions take more bytes at once brings these two
+KERNEL_INLINE int dots_at_once(int w_max, int dwords)
 {
-    int width = dot_width(f.w_max);
-    return width < f.sub / 4 ? width : f.sub / 4;
+    int width = dot_width(w_max);
+    return width < dwords ? width : dwords;
 }
+
+/* sum [rows] += w . (256 * high + low) over `dwords` dwords of k; w [dwords], q [dwords, rows,
+ * ACT_PLANES, 4]. */
+KERNEL_INLINE void few_dots(vi *sum, const vi *w, const int8_t *q, int dwords, int w_max, int rows)
+{
+    int width = dots_at_once(w_max, dwords);
+    size_t step = (size_t)rows * 4 * ACT_PLANES;
+    vi high[FEW_ROWS];
+    KERNEL_UNROLL for (int r = 0; r < rows; r++) high[r] = vi_zero();
+    KERNEL_UNROLL for (int j = 0; j < dwords; j += width)
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
+    {
+        const int8_t *v = q + (size_t)j * step + r * 4 * ACT_PLANES;
+        high[r] = vi_dot(high[r], w + j, v, step, width, w_max);
+        sum[r] = vi_dot(sum[r], w + j, v + 4, step, width, w_max);
+    }
+    KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vi_add(sum[r], vi_sll(high[r], 8));
+}
+
+/* sum [rows, panels] += w . x over `dwords` dwords of k; w: each panel's [dwords, LANES, 4] as
+ * stored, x [dwords, rows]. */
+KERNEL_INLINE void stored_dots(vi *sum, const uint8_t *const *w, const int *x, int dwords,
+                               int w_max, int rows, int panels)
+{
+    int width = dots_at_once(w_max, dwords);
+    KERNEL_UNROLL for (int j = 0; j < dwords; j += width)
+    {
+        vi u[TILE_PANELS][8];
+        KERNEL_UNROLL for (int p = 0; p < panels; p++)
+            KERNEL_UNROLL for (int i = 0; i < width; i++) u[p][i] =
+                vi_load(w[p] + (size_t)(j + i) * LANES * 4);
+        KERNEL_UNROLL for (int r = 0; r < rows; r++)
+            KERNEL_UNROLL for (int p = 0; p < panels; p++) sum[r * panels + p] =
+                vi_dot(sum[r * panels + p], u[p], (const int8_t *)(x + j * rows + r),
+                       (size_t)rows * 4, width, w_max);
+    }
+}
+#endif
 
 /* Few rows: acc [rows] += one block, both planes in full; w [8], scale and min [32 / sub]. */
 KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const vf *min, shape f,
                                   const x_rows *x, int block, int rows)
 {
-    int subs = 32 / f.sub, width = block_width(f);
+    int subs = 32 / f.sub, dwords = f.sub / 4;
     size_t step = (size_t)rows * 4 * ACT_PLANES;
     const int8_t *q = x->q + (size_t)block * 8 * step;
     KERNEL_UNROLL for (int s = 0; s < subs; s++)
     {
         size_t at = (size_t)(block * subs + s) * (size_t)rows;
-        vi dot[FEW_ROWS], high[FEW_ROWS]; // v = 256 * high + low
+        vi dot[FEW_ROWS];
+        KERNEL_UNROLL for (int r = 0; r < rows; r++) dot[r] =
+            f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
+        few_dots(dot, w + s * dwords, q + (size_t)(s * dwords) * step, dwords, f.w_max, rows);
         KERNEL_UNROLL for (int r = 0; r < rows; r++)
         {
-            dot[r] = f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
-            high[r] = vi_zero();
-        }
-        KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
-            KERNEL_UNROLL for (int r = 0; r < rows; r++)
-        {
-            const int8_t *v = q + (size_t)j * step + r * 4 * ACT_PLANES;
-            high[r] = vi_dot(high[r], w + j, v, step, width, f.w_max);
-            dot[r] = vi_dot(dot[r], w + j, v + 4, step, width, f.w_max);
-        }
-        KERNEL_UNROLL for (int r = 0; r < rows; r++)
-        {
-            vi sum = vi_add(dot[r], vi_sll(high[r], 8));
             vf ws = vf_mul(scale[s], vf_set1(x->scale[block * rows + r]));
-            acc[r] = vf_fma(ws, vi_to_vf(sum), acc[r]);
+            acc[r] = vf_fma(ws, vi_to_vf(dot[r]), acc[r]);
             if (f.has_min) acc[r] = vf_fma(min[s], vf_set1(x->sum[at + (size_t)r]), acc[r]);
         }
     }
@@ -121,7 +150,7 @@ KERNEL_INLINE vf record_float(const int *x)
 KERNEL_INLINE void multiply_stored(vf *acc, const panel_chunk *c, shape f, const int *x, int block,
                                    int rows, int panels)
 {
-    int subs = 32 / f.sub, width = block_width(f);
+    int subs = 32 / f.sub, dwords = f.sub / 4;
     const x_record rec = record_of(f, rows);
     size_t weights = (size_t)block * 8 * LANES * 4;
     KERNEL_UNROLL for (int s = 0; s < subs; s++)
@@ -138,17 +167,10 @@ KERNEL_INLINE void multiply_stored(vf *acc, const panel_chunk *c, shape f, const
                 dot[r * panels + p] = f.offset ? vi_add(d, vi_set1(x[rec.init + s * rows + r])) : d;
             }
         }
-        KERNEL_UNROLL for (int j = s * f.sub / 4; j < (s + 1) * f.sub / 4; j += width)
-        {
-            vi w[TILE_PANELS][8];
-            KERNEL_UNROLL for (int p = 0; p < panels; p++)
-                KERNEL_UNROLL for (int i = 0; i < width; i++) w[p][i] =
-                    vi_load(c[p].w + weights + (size_t)(j + i) * LANES * 4);
-            KERNEL_UNROLL for (int r = 0; r < rows; r++)
-                KERNEL_UNROLL for (int p = 0; p < panels; p++) dot[r * panels + p] =
-                    vi_dot(dot[r * panels + p], w[p], (const int8_t *)(x + j * rows + r),
-                           (size_t)rows * 4, width, f.w_max);
-        }
+        const uint8_t *from[TILE_PANELS];
+        KERNEL_UNROLL for (int p = 0; p < panels; p++) from[p] =
+            c[p].w + weights + (size_t)(s * dwords) * LANES * 4;
+        stored_dots(dot, from, x + s * dwords * rows, dwords, f.w_max, rows, panels);
         KERNEL_UNROLL for (int p = 0; p < panels; p++)
         {
             vf scale = vf_load(c[p].scale + scales);

@@ -39,7 +39,8 @@ static bool have_avx512vnni(void)
 #if defined(__aarch64__)
 static bool have_neon(void) { return true; }
 #if defined(__linux__)
-static bool have_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; }                  // ASIMDDP
+static bool have_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; }                 // ASIMDDP
+static bool have_i8mm(void) { return have_dotprod() && getauxval(AT_HWCAP2) >> 13 & 1; } // I8MM
 #elif defined(__APPLE__)
 static bool apple_has(const char *feature)
 {
@@ -48,8 +49,10 @@ static bool apple_has(const char *feature)
     return !sysctlbyname(feature, &has, &size, NULL, 0) && has;
 }
 static bool have_dotprod(void) { return apple_has("hw.optional.arm.FEAT_DotProd"); }
+static bool have_i8mm(void) { return have_dotprod() && apple_has("hw.optional.arm.FEAT_I8MM"); }
 #else
 static bool have_dotprod(void) { return false; }
+static bool have_i8mm(void) { return false; }
 #endif
 #endif
 
@@ -68,6 +71,7 @@ const isa_level isa_levels[] = {
 #if defined(__aarch64__)
     LEVEL(neon),
     INT8_LEVEL(dotprod, "float32 neon"),
+    INT8_LEVEL(i8mm, "float32 neon"),
 #endif
     { NULL, NULL, NULL, NULL, NULL, NULL },
 };

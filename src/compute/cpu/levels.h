@@ -30,9 +30,14 @@ void init_neon_float(cpu_kernels *k);
 void init_neon_attn(cpu_kernels *k);
 void init_neon_matmul(cpu_kernels *k);
 void init_neon_dots(cpu_kernels *k);
+void init_neon_coarse(cpu_kernels *k);
 
 void init_dotprod(cpu_kernels *k);
 void init_dotprod_matmul(cpu_kernels *k);
 void init_dotprod_dots(cpu_kernels *k);
+void init_dotprod_coarse(cpu_kernels *k);
+
+void init_i8mm(cpu_kernels *k);
+void init_i8mm_matmul(cpu_kernels *k);
 
 #endif

@@ -5,4 +5,5 @@ void init_dotprod(cpu_kernels *k)
 {
     init_dotprod_matmul(k);
     init_dotprod_dots(k);
+    init_dotprod_coarse(k);
 }

@@ -295,10 +295,9 @@ KERNEL_INLINE vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 KERNEL_INLINE vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
 KERNEL_INLINE vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 
-KERNEL_INLINE vi vi_bytes(const void *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
 KERNEL_INLINE vi vi_zero(void) { return vdupq_n_s32(0); }
 KERNEL_INLINE vi vi_set1(int x) { return vdupq_n_s32(x); }
-KERNEL_INLINE vi vi_load(const void *p) { return vi_bytes(p); }
+KERNEL_INLINE vi vi_load(const void *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
 KERNEL_INLINE void vi_store(void *p, vi a) { vst1q_u8(p, vreinterpretq_u8_s32(a)); }
 KERNEL_INLINE vi vi_and(vi a, vi b) { return vandq_s32(a, b); }
 KERNEL_INLINE vi vi_or(vi a, vi b) { return vorrq_s32(a, b); }
@@ -334,7 +333,7 @@ KERNEL_INLINE vf vi_half(vi a)
 KERNEL_INLINE vi vi_rows(const uint8_t *p, size_t step)
 {
     (void)step; // one row
-    return vi_bytes(p);
+    return vi_load(p);
 }
 KERNEL_INLINE void transpose_4(vi *t, vi a, vi b, vi c, vi d)
 {
@@ -348,8 +347,8 @@ KERNEL_INLINE void transpose_4(vi *t, vi a, vi b, vi c, vi d)
 }
 KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
 {
-    transpose_4(t, vi_bytes(p), vi_bytes(p + stride), vi_bytes(p + 2 * stride),
-                vi_bytes(p + 3 * stride));
+    transpose_4(t, vi_load(p), vi_load(p + stride), vi_load(p + 2 * stride),
+                vi_load(p + 3 * stride));
 }
 KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
 {
@@ -369,8 +368,8 @@ KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
 /* Every second dword of 32 bytes: the high or low plane (0, 1) of 4 quads of act_row's q. */
 KERNEL_INLINE vi plane_of(const int8_t *q, int plane)
 {
-    return plane ? vuzp2q_s32(vi_bytes(q), vi_bytes(q + 16))
-                 : vuzp1q_s32(vi_bytes(q), vi_bytes(q + 16));
+    return plane ? vuzp2q_s32(vi_load(q), vi_load(q + 16))
+                 : vuzp1q_s32(vi_load(q), vi_load(q + 16));
 }
 KERNEL_INLINE void vi_low_quads(int *to, const int8_t *q, size_t step)
 {
@@ -388,6 +387,14 @@ KERNEL_INLINE int wide_quad(const int8_t *q)
     uint16x8_t some = vcombine_u16(vmovn_u32(vtstq_s32(a, a)), vmovn_u32(vtstq_s32(b, b)));
     uint64_t byte_of_quad = vget_lane_u64(vreinterpret_u64_u8(vmovn_u16(some)), 0);
     return __builtin_ctzll(byte_of_quad | (uint64_t)1 << 63) / 8;
+}
+
+KERNEL_INLINE vi vi_bytes(const uint8_t *p) // for coarse_kernels.h
+{
+    uint32_t x4;
+    memcpy(&x4, p, 4);
+    uint16x8_t words = vmovl_u8(vcreate_u8(x4));
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(words)));
 }
 
 /* 4 bytes to all lanes. */

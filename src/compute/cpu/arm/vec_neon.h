@@ -7,7 +7,10 @@
 #define TILE_PANELS 1
 
 /* A 16-bit lane adds n products and is added to its neighbour: 2 n * 127 * w_max must fit. */
-KERNEL_INLINE int dot_width(int w_max) { return w_max > 63 ? 1 : w_max > 31 ? 2 : 4; }
+KERNEL_INLINE int dot_width(int w_max)
+{
+    return w_max > 63 ? 1 : w_max > 31 ? 2 : w_max > 15 ? 4 : 8;
+}
 KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n, int w_max)
 {
     int16x8_t lo = vdupq_n_s16(0), hi = lo; // of outputs 0 and 1, 2 and 3: k = 0 … 3 each
