@@ -1,5 +1,5 @@
 # infer: `make` builds build/infer; `make help` lists the rest. A new file needs no edit here: sources are found by
-# wildcard and a kernel file's suffix (_avx2.c, _avx512vnni.c, _neon.c) sets its instruction-set flags.
+# wildcard and a kernel file's suffix (_avx2.c, _amx.c, _neon.c …) sets its instruction-set flags.
 BUILD   ?= build
 CC      ?= gcc
 OPT     ?= -O2
@@ -25,7 +25,9 @@ ISA_DIR  = arm
 BASE_ISA = -march=armv8-a
 endif
 ISA_avx2       = -march=x86-64-v3
+ISA_avxvnni    = $(ISA_avx2) -mavxvnni
 ISA_avx512vnni = -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512
+ISA_amx        = $(ISA_avx512vnni) -mamx-tile -mamx-bf16
 ISA_dotprod    = -march=armv8.2-a+dotprod
 ISA_i8mm       = $(ISA_dotprod)+i8mm
 
@@ -46,9 +48,13 @@ $(BUILD)/infer: $(CLI_OBJ) $(LIB_OBJ)
 
 # flags by file suffix; kernels may skip errno, which no kernel reads
 isa_of = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1))))))
+compile_kernel = $(CC) $(CFLAGS) $(BASE_ISA) $(KERNEL_OPT) -fno-math-errno $(call isa_of,$<) -c -o $@ $<
 $(BUILD)/src/compute/%.o: src/compute/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(BASE_ISA) $(KERNEL_OPT) -fno-math-errno $(call isa_of,$<) -c -o $@ $<
+	$(compile_kernel)
+$(BUILD)/tests/kernels/x86/%.o: tests/kernels/x86/%.c
+	@mkdir -p $(@D)
+	$(compile_kernel)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(BASE_ISA) -c -o $@ $<
@@ -100,7 +106,7 @@ unit: $(UNIT) ## unit tests
 	$(call run_all,$(UNIT))
 
 # tests/kernels: the checker, one program: every instruction-set level of this machine against the reference
-CHECK_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kernels/*.c))
+CHECK_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/kernels/*.c tests/kernels/$(ISA_DIR)/*.c))
 $(BUILD)/check-kernels: $(CHECK_OBJ) $(COMPUTE_OBJ)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lm -pthread
 kernels: $(BUILD)/check-kernels ## kernel checker

@@ -135,7 +135,7 @@ typedef struct infer_engine_options {
     int max_sequences;     // 0: 8
     int max_rows;          // most rows in a step; 0: 512
     const char *backend;   // "cpu"; NULL: the default
-    const char *cpu_level; // "ref", "avx2", "avx512vnni"; NULL: the best this machine has
+    const char *cpu_level; // "ref", "avx2" …, see infer_cpu_level; NULL: the best this machine has
     bool exact; // float32 activations, KV cache and sums: no rounding to 8 bits or float16
     const char *kv_type; // "f32", "f16", "bf16", "q8_0"; NULL: f16, or f32 with exact
     infer_log log;

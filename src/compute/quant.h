@@ -66,7 +66,7 @@ size_t quant_row_bytes(dtype type, size_t n);
  * its largest magnitude amax, the first such quad; rest is the largest magnitude in the others.
  * Magnitudes are compared as bit patterns without sign (so that NaN is larger than infinity).
  *
- *   m     = max(rest, amax / 256)
+ *   m     = max(rest, amax / ACT_REACH)
  *   t     = x * (127 / m) to nearest even
  *   hi    = t / 256 to nearest even
  *   lo    = t - 256 * hi, cut to +-127
@@ -80,6 +80,7 @@ size_t quant_row_bytes(dtype type, size_t n);
  */
 #define ACT_PLANES 2
 #define ACT_NARROW 256
+#define ACT_REACH 240 // not 256: sums of 32 products with weights of 8 bits stay below 2^24
 typedef struct act_row {
     const int8_t *q;    // [n/4, ACT_PLANES, 4]: for each 4 elements their hi, then their lo
     const float *scale; // [n/32]
@@ -94,7 +95,7 @@ typedef struct act_block {
 static inline act_block act_block_of(uint32_t amax, uint32_t rest)
 {
     bool finite = amax < 0x7f800000u;
-    float least = f32_from_bits(amax) * 0x1p-8f, m = f32_from_bits(rest);
+    float least = f32_from_bits(amax) * (1.0f / ACT_REACH), m = f32_from_bits(rest);
     m = m > least ? m : least;
     // Zero, or so small that the inverse overflows: nothing of it is seen. Infinity or NaN: the
     // codes are 0, the scale makes every sum NaN.

@@ -28,6 +28,14 @@ bool check_bits(checker *c, const float *a, const float *b, size_t n, const char
 bool check_near(checker *c, const float *a, const double *b, size_t n, double rel, double abs,
                 const char *what);
 
+/* A level that the checker runs in place of one that the machine lacks: the integer products of that
+ * level over emulated instructions, all else as in `base`. The list ends with a NULL name. */
+typedef struct emulated_level {
+    const char *name, *base;
+    void (*init)(cpu_kernels *k);
+} emulated_level;
+extern const emulated_level emulated_levels[];
+
 void random_seed(uint64_t seed);
 uint64_t random_bits(void);
 int random_below(int n);

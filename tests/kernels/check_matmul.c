@@ -181,9 +181,11 @@ static void check_format(checker *c, dtype type)
         }
 }
 
-/* More rows than one group of rows in scratch. */
+/* More rows than one group of rows in scratch; and so many that any level finds them many. */
 static void check_many_rows(checker *c)
 {
+    static const dtype types[] = {DT_Q8_0, DT_Q5_0, DT_Q4_1, DT_Q4_K, DT_Q6_K, DT_Q2_K, DT_IQ3_S};
+    for (int i = 0; i < COUNT_OF(types); i++) check_case(c, types[i], 150, 33, 768, RANDOM);
     check_case(c, DT_Q8_0, 271, 16, 64, RANDOM);
     check_case(c, DT_Q4_K, 67, 16, 16384, RANDOM);
     check_case(c, DT_BF16, 140, 16, 64, RANDOM);

@@ -325,20 +325,20 @@ static void extreme_values(void **state)
 static void activation_rounding(void **state)
 {
     (void)state;
-    float x[32] = { 127, 0.5f, 1.5f, 2.25f, -0.25f, -1.5f, -127, 126.5f };
-    // 256 times x, less one where the low plane would be 128
-    static const int want[8] = { 32512, 127, 385, 576, -64, -385, -32512, 32383 };
+    float x[32] = { 127, 0.5f, 1.6f, 2.25f, -0.25f, -1.6f, -127, 126.5f };
+    // 240 times x, or one from it where the low plane would be 128
+    static const int want[8] = { 30480, 120, 385, 540, -60, -385, -30480, 30360 };
     int8_t q[32 * ACT_PLANES];
     float scale;
     int32_t sum[2];
     x[20] = -3;
     quant_act_row(q, &scale, sum, x, 32);
-    assert_true(scale == 1 / 256.0f);
+    assert_true(scale == 127 * (1.0f / ACT_REACH) / 127);
     for (int i = 0; i < 8; i++)
         assert_int_equal(act_value(q, (size_t)i), want[i]);
-    assert_int_equal(act_value(q, 20), -768);
-    assert_int_equal(sum[0], 32512 + 127 + 385 + 576 - 64 - 385 - 32512 + 32383);
-    assert_int_equal(sum[1], -768);
+    assert_int_equal(act_value(q, 20), -720);
+    assert_int_equal(sum[0], 30480 + 120 + 385 + 540 - 60 - 385 - 30480 + 30360);
+    assert_int_equal(sum[1], -720);
 
     seed = 4;
     for (int trial = 0; trial < 2000; trial++) {
@@ -348,13 +348,13 @@ static void activation_rounding(void **state)
             amax = fmaxf(amax, fabsf(x[i]));
         }
         quant_act_row(q, &scale, sum, x, 32);
-        assert_true(scale == amax / 127 / 256);
+        assert_true(scale == amax * (1.0f / ACT_REACH) / 127);
         int sums[2] = { 0, 0 };
         for (int i = 0; i < 32; i++) {
             int v = act_value(q, (size_t)i);
-            assert_true(abs(v) <= 127 * 256);
-            // half a step, one where the low plane was cut, and float32's own rounding
-            assert_true(fabs((double)x[i] - (double)scale * v) <= 1.01 * (double)scale);
+            assert_true(abs(v) <= 127 * ACT_REACH + 1);
+            // half a step, one more where the low plane was cut, and float32's own rounding
+            assert_true(fabs((double)x[i] - (double)scale * v) <= 1.51 * (double)scale);
             sums[i / 16] += v;
         }
         assert_true(sum[0] == sums[0] && sum[1] == sums[1]);
@@ -365,7 +365,7 @@ static void activation_specials(void **state)
 {
     (void)state;
     static const float special[] = { 0,      -0.0f,   1e-45f,   1e-37f, 3.7e-37f,
-                                     1e-36f, 3.4e38f, INFINITY, NAN };
+                                     1e-34f, 3.4e38f, INFINITY, NAN };
     for (int k = 0; k < COUNT_OF(special); k++) {
         float x[64] = { 0 }, scale[2];
         int8_t q[64 * ACT_PLANES];
@@ -375,15 +375,16 @@ static void activation_specials(void **state)
         if (!isfinite(special[k])) x[6] = 7;
         quant_act_row(q, scale, sum, x, 64);
         // the other block is untouched
-        assert_true(act_value(q, 40) == 127 * 256 && sum[2] == 127 * 256 && sum[3] == 0);
-        bool codes = special[k] >= 1e-36f && isfinite(special[k]);
+        assert_int_equal(act_value(q, 40), 127 * ACT_REACH);
+        assert_true(sum[2] == 127 * ACT_REACH && sum[3] == 0);
+        bool codes = special[k] >= 1e-34f && isfinite(special[k]);
         for (int i = 0; i < 32; i++)
-            assert_int_equal(act_value(q, (size_t)i), codes && i == 5 ? -127 * 256 : 0);
-        assert_int_equal(sum[0], codes ? -127 * 256 : 0);
+            assert_int_equal(act_value(q, (size_t)i), codes && i == 5 ? -127 * ACT_REACH : 0);
+        assert_int_equal(sum[0], codes ? -127 * ACT_REACH : 0);
         if (!isfinite(special[k]))
             assert_int_equal(f32_bits(scale[0]), 0x7fc00000);
         else
-            assert_true(scale[0] == (codes ? special[k] / 127 / 256 : 0));
+            assert_true(scale[0] == (codes ? special[k] * (1.0f / ACT_REACH) / 127 : 0));
     }
 }
 

@@ -4,6 +4,8 @@
  */
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -27,11 +29,28 @@ static bool have_avx2(void)
            __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
            __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1; // F16C, a name clang 14 lacks
 }
+static bool have_avxvnni(void)
+{
+    unsigned a, b, c, d;
+    return have_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
 static bool have_avx512vnni(void)
 {
     return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+/* Tiles are 8 KiB of state, which Linux saves only for processes that asked for it once; a kernel
+ * that knows nothing of it refuses. */
+static bool have_amx(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, TILE_STATE = 3 << 17 };
+    unsigned a, b, c, d, low, high;
+    if (!have_avx512vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if (!(d >> 24 & 1) || !(d >> 22 & 1)) return false; // AMX-TILE, AMX-BF16
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & TILE_STATE) != TILE_STATE) return false;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 #endif
 
@@ -66,7 +85,9 @@ const isa_level isa_levels[] = {
     LEVEL(ref),
 #if defined(__x86_64__)
     LEVEL(avx2),
+    INT8_LEVEL(avxvnni, "float32 avx2"),
     LEVEL(avx512vnni),
+    INT8_LEVEL(amx, "float32 avx512vnni"),
 #endif
 #if defined(__aarch64__)
     LEVEL(neon),
@@ -102,7 +123,7 @@ const cpu_kernels *cpu_kernels_get(const char *level)
     return best;
 }
 
-/* The larger of the two products' needs; ref's (five bytes a column) is smaller. */
+/* The largest of the products' needs. */
 size_t matmul_scratch_bytes(int n_cols)
 {
     size_t n = (size_t)n_cols, pieces = 64 * 5 * 256; // rounding of pieces: five for each tile
@@ -113,7 +134,12 @@ size_t matmul_scratch_bytes(int n_cols)
                   + rows * (n * ACT_PLANES + n / 8 + n / 4 + n / 4);                // activations
     size_t f_rows = (size_t)f32_group(n_cols);
     size_t f32 = ((size_t)F32_CHUNK * 3 + 16) * PANEL * 4 + f_rows * PANEL * 2 * 4 + f_rows * n * 4;
-    size_t ref = n * 4 + 4096;
+    size_t a_rows = (size_t)amx_group(n_cols);
+    size_t amx = chunk * PANEL * 3 + chunk / 16 * 4 * (4 * PANEL + 2) + PANEL * (n + n / 4) +
+                 (size_t)AMX_CHUNK * PANEL * 2 * 2 + a_rows * PANEL * 2 * 4 +
+                 a_rows * (n * 2 * ACT_PLANES + n / 8 + n / 4);
     size_t most = int8 > f32 ? int8 : f32;
+    most = most > amx ? most : amx;
+    size_t ref = n * 4 + 4096;
     return (most > ref ? most : ref) + pieces;
 }

@@ -25,6 +25,12 @@ void init_avx512vnni_matmul(cpu_kernels *k);
 void init_avx512vnni_dots(cpu_kernels *k);
 void init_avx512vnni_coarse(cpu_kernels *k);
 
+void init_avxvnni(cpu_kernels *k);
+void init_avxvnni_matmul(cpu_kernels *k);
+
+void init_amx(cpu_kernels *k);
+void init_amx_matmul(cpu_kernels *k);
+
 void init_neon(cpu_kernels *k);
 void init_neon_float(cpu_kernels *k);
 void init_neon_attn(cpu_kernels *k);

@@ -17,8 +17,7 @@
 #ifndef COMPUTE_CPU_MATMUL_INT8_H
 #define COMPUTE_CPU_MATMUL_INT8_H
 
-#include "compute/cpu/int8_units.h"
-#include "compute/cpu/scratch.h"
+#include "compute/cpu/int8_panels.h"
 
 /* One row is bound by memory, and a panel is read as LANES streams at once, which no processor
  * foresees: the bytes to come are prefetched into the second-level cache, at least a panel and
@@ -29,18 +28,11 @@ static inline size_t prefetch_distance(size_t panel_bytes)
     return panel_bytes > (48 << 10) ? panel_bytes : 48 << 10;
 }
 
-/* What a format's own functions are: panel rows at p; n blocks of 32. */
-typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks);
+/* A format's own function: panel rows at p; n blocks of 32; acc [rows, LANES]. */
 typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_rows *x,
                     int rows);
 
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    static void store_##name(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks)       \
-    {                                                                                              \
-        sink s = { .f = shp, .rows = 0, .out = out };                                              \
-        for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes)                           \
-            unit_##name(&s, b, p, stride);                                                         \
-    }                                                                                              \
     KERNEL_INLINE void few_rows_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,  \
                                        const x_rows *x, int rows)                                  \
     {                                                                                              \
@@ -129,38 +121,6 @@ static tile_fn *tile_of(shape f)
     if (f.w_max == 63) return tile_u6;
     if (f.sub == 32) return f.has_min ? tile_s32m : tile_s32;
     return f.has_min ? tile_s16m : tile_s16;
-}
-
-/* ---- any other format: rows through quant.h, then transposed ---- */
-
-typedef struct row_buffer {
-    int8_t *q;          // [LANES, INT8_CHUNK_MOST]
-    float *scale, *min; // [INT8_CHUNK_MOST / 16]
-} row_buffer;
-
-static void store_any(panel_chunk out, const quant_format *f, const uint8_t *p, size_t stride,
-                      int n_rows, int n, const row_buffer *b)
-{
-    for (int i = 0; i < LANES; i++) {
-        int8_t *q = b->q + (size_t)i * INT8_CHUNK_MOST;
-        if (i < n_rows) {
-            f->unpack(q, b->scale, b->min, p + (size_t)i * stride, (size_t)n);
-        } else {
-            memset(q, 0, (size_t)n);
-            memset(b->scale, 0, (size_t)(n / f->sub) * sizeof(float));
-            memset(b->min, 0, (size_t)(n / f->sub) * sizeof(float));
-        }
-        for (int s = 0; s < n / f->sub; s++) {
-            out.scale[s * LANES + i] = b->scale[s];
-            if (f->has_min) out.min[s * LANES + i] = b->min[s];
-        }
-    }
-    for (int k = 0; k < n; k += 16) {
-        vi t[4];
-        load_dwords(t, (const uint8_t *)b->q + k, INT8_CHUNK_MOST);
-        KERNEL_UNROLL for (int j = 0; j < 4; j++)
-            vi_store(out.w + (size_t)(k / 4 + j) * LANES * 4, vi_signed_weights(t[j]));
-    }
 }
 
 /* ---- activations ---- */
@@ -263,87 +223,18 @@ static const int *pack_tiles(const act *x, int first, int n, shape f, uint8_t **
 
 /* ---- the kernel ---- */
 
-typedef struct int8_format {
-    shape f;
-    store_fn *store; // NULL: store_any
-    few_fn *few;
-} int8_format;
-
-static int8_format int8_format_of(dtype type)
+static few_fn *few_of(dtype type)
 {
     switch (type) {
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    case type: return (int8_format){ shp, store_##name, few_##name };
+    case type: return few_##name;
         UNIT_FORMATS(X)
 #undef X
-    default: break;
+    default: return NULL;
     }
-    const quant_format *q = quant_formats[type];
-    if (q->sub == 32) return (int8_format){ q->has_min ? SHAPE_S32M : SHAPE_S32, NULL, NULL };
-    return (int8_format){ q->has_min ? SHAPE_S16M : SHAPE_S16, NULL, NULL };
 }
 
 static bool reads_by_vectors(dtype type) { return int8_format_of(type).store != NULL; }
-
-/* The last panel's rows followed by zeros. */
-static const uint8_t *last_rows(const tensor *w, int o, uint8_t *copy)
-{
-    size_t n = (size_t)(w->n_rows - o) * w->row_bytes;
-    memcpy(copy, w->data + (size_t)o * w->row_bytes, n);
-    memset(copy + n, 0, LANES * w->row_bytes - n);
-    return copy;
-}
-
-typedef struct int8_scratch {
-    panel_chunk chunk[TILE_PANELS];
-    row_buffer rows;
-    uint8_t *copy; // [LANES, row_bytes]
-} int8_scratch;
-
-static int8_scratch take_scratch(uint8_t **at, const tensor *w)
-{
-    size_t n = INT8_CHUNK_MOST, scales = n / 16 * sizeof(float);
-    int8_scratch s;
-    for (int p = 0; p < TILE_PANELS; p++)
-        s.chunk[p] = (panel_chunk){ scratch_take(at, n * LANES), scratch_take(at, scales * LANES),
-                                    scratch_take(at, scales * LANES) };
-    s.rows = (row_buffer){ scratch_take(at, n * LANES), scratch_take(at, scales),
-                           scratch_take(at, scales) };
-    s.copy = scratch_take(at, LANES * w->row_bytes);
-    return s;
-}
-
-/* Bytes that the next chunk is unpacked from: LANES streams a panel, which no processor foresees.
- * Each tile prefetches a few of their rows. */
-typedef struct ahead {
-    const uint8_t *p;
-    size_t stride, bytes;
-    int rows; // still to come
-} ahead;
-
-static ahead next_chunk(const matmul_args *a, int o, int panels, int k)
-{
-    const tensor *w = a->w;
-    const quant_format *q = quant_formats[w->type];
-    if (k >= w->n_cols) {
-        k = 0;
-        o += panels * LANES;
-    }
-    size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
-    int rows = a->end - o < panels * LANES ? a->end - o : panels * LANES;
-    ahead next = { w->data + (size_t)o * w->row_bytes + at, w->row_bytes, 0, rows };
-    next.bytes = (size_t)int8_chunk(w->n_cols, k) / (size_t)q->block_size * (size_t)q->block_bytes;
-    return next;
-}
-
-static inline void prefetch_rows(ahead *next, int n)
-{
-    for (; n > 0 && next->rows > 0; n--, next->rows--, next->p += next->stride) {
-        for (size_t i = 0; i < next->bytes; i += 64)
-            PREFETCH_FAR(next->p + i);
-        PREFETCH_FAR(next->p + next->bytes - 1);
-    }
-}
 
 /* `panels` panels of outputs from o on for n_x rows in pack_tiles' form, chunk by chunk of k, whose
  * sums wait in acc [n_x, panels, LANES]; the last goes to y, rows y_stride apart. */
@@ -352,25 +243,14 @@ static void panel_tiles(float *y, size_t y_stride, float *acc, const int8_format
                         const int8_scratch *s)
 {
     const tensor *w = a->w;
-    const quant_format *q = quant_formats[w->type];
     tile_fn *run = tile_of(f->f);
     for (int k = 0, n; k < w->n_cols; k += n) {
         n = int8_chunk(w->n_cols, k);
-        size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
-        for (int p = 0; p < panels; p++) {
-            int first = o + p * LANES,
-                n_rows = w->n_rows - first < LANES ? w->n_rows - first : LANES;
-            const uint8_t *from = w->data + (size_t)first * w->row_bytes + at;
-            if (!f->store)
-                store_any(s->chunk[p], q, from, w->row_bytes, n_rows, n, &s->rows);
-            else if (n_rows == LANES)
-                f->store(s->chunk[p], from, w->row_bytes, n / 32);
-            else
-                f->store(s->chunk[p], last_rows(w, first, s->copy) + at, w->row_bytes, n / 32);
-        }
+        for (int p = 0; p < panels; p++)
+            fill_chunk(s->chunk[p], f, w, o + p * LANES, k, n, s);
         float *sum = acc;
         bool last = k + n == w->n_cols;
-        ahead next = next_chunk(a, o, panels, k + n);
+        ahead next = next_chunk(a, o, panels, k + n, int8_chunk);
         int each = next.rows * TILE_ROWS / n_x + 1;
         for (int r = 0, rows; r < n_x; r += rows) {
             rows = tile_rows(n_x - r);
@@ -402,12 +282,13 @@ static void int8_rows(const matmul_args *a, int first, int n)
     uint8_t *at = a->scratch;
     int8_scratch s = take_scratch(&at, w);
     float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));
-    if (f.few && (n == 1 || n == 2 || n == 4)) {
+    few_fn *few = n == 1 || n == 2 || n == 4 ? few_of(w->type) : NULL;
+    if (few) {
         x_rows t = pack_few(a->x, first, n, f.f, &at);
         for (int o = a->begin; o < a->end; o += LANES) {
             const uint8_t *p = w->n_rows - o < LANES ? last_rows(w, o, s.copy)
                                                      : w->data + (size_t)o * w->row_bytes;
-            f.few(acc, p, w->row_bytes, w->n_cols / 32, &t, n);
+            few(acc, p, w->row_bytes, w->n_cols / 32, &t, n);
             store_outputs(a, acc, first, n, o, 1);
         }
         return;
@@ -430,7 +311,7 @@ static void narrow_rows(const matmul_args *a)
 {
     const tensor *w = a->w;
     const act *x = a->x;
-    if (int8_format_of(w->type).few) {
+    if (few_of(w->type)) {
         for (int r = 0, n; r < x->n_rows; r += n) {
             int left = x->n_rows - r;
             n = left >= FEW_ROWS ? FEW_ROWS : left >= 2 ? 2 : 1;

@@ -12,6 +12,8 @@
 #define INT8_CHUNK 512
 #define INT8_CHUNK_MOST 768
 #define F32_CHUNK 256
+#define AMX_CHUNK 256 // k of two panels as tiles: 16 KiB beside as much of activations
+#define AMX_ROWS 512
 
 static inline int group_rows(size_t bytes, size_t row_bytes, int least, int most)
 {
@@ -27,6 +29,16 @@ static inline int int8_chunk(int n_cols, int done)
 static inline int f32_group(int n_cols)
 {
     return group_rows(512 << 10, (size_t)n_cols * 4, 16, 128);
+}
+
+static inline int amx_chunk(int n_cols, int done)
+{
+    return n_cols - done < AMX_CHUNK ? n_cols - done : AMX_CHUNK;
+}
+/* Whole tiles of 16 rows, each plane of bfloat16; they stay in the second-level cache. */
+static inline int amx_group(int n_cols)
+{
+    return group_rows(768 << 10, (size_t)n_cols * 2 * ACT_PLANES, 32, AMX_ROWS) / 16 * 16;
 }
 
 /* A bump pointer; each piece is 64-byte aligned. */

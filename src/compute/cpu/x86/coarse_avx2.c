@@ -1,5 +1,5 @@
 /* coarse_avx2.c: scores from a coarse copy at this level. */
-#include "compute/cpu/x86/vec_avx2.h"
+#include "compute/cpu/x86/dot_avx2.h"
 
 #include "compute/cpu/levels.h"
 

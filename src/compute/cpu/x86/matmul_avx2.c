@@ -1,5 +1,5 @@
 /* matmul_avx2.c: the shared matrix products at this level. */
-#include "compute/cpu/x86/vec_avx2.h"
+#include "compute/cpu/x86/dot_avx2.h"
 
 #include "compute/cpu/levels.h"
 #include "compute/cpu/matmul_f32.h"

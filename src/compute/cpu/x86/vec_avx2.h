@@ -275,12 +275,12 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
     store_pairs_8(p + 16, even.hi, odd.hi);
 }
 
-/* ---- for the matrix products; the meaning is in vec_matmul.h ---- */
+/* ---- for the matrix products; the meaning is in vec_matmul.h. The dots of bytes are in
+ * dot_avx2.h and dot_avxvnni.h ---- */
 
 #define LANES 8
 #define TILE_ROWS 4
 #define TILE_PANELS 1
-#define SIGNED_OFFSET 0 // |w| times x with the sign of w: no offset
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -362,8 +362,6 @@ KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_128((const uint8_t *)table)),
                                index);
 }
-KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
-
 KERNEL_INLINE void vi_low_quads(int *to, const int8_t *q, size_t step)
 {
     KERNEL_UNROLL for (int half = 0; half < 2; half++, q += 32, to += 16)
@@ -383,29 +381,6 @@ KERNEL_INLINE int wide_quad(const int8_t *q)
     int a = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(vi_load(q), zero)));
     int b = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(vi_load(q + 32), zero)));
     return __builtin_ctz((~(unsigned)(a | b << 8) & 0x5555u) | 0x4000u) / 2;
-}
-
-/* Products of bytes are added in 16 bits: so many fit, each at most 2 * 127 * w_max. */
-KERNEL_INLINE int dot_width(int w_max)
-{
-    return w_max > 63 ? 1 : w_max > 31 ? 2 : w_max > 15 ? 4 : 8;
-}
-KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n, int w_max)
-{
-    vi sum = _mm256_setzero_si256();
-    KERNEL_UNROLL for (int j = 0; j < n; j++)
-    {
-        int x4;
-        memcpy(&x4, x + (size_t)j * step, 4);
-        vi v = _mm256_set1_epi32(x4), u = w[j];
-        if (w_max > 127) {
-            v = _mm256_sign_epi8(v, u);
-            u = _mm256_abs_epi8(u); // 128 for -128, unsigned
-        }
-        v = _mm256_maddubs_epi16(u, v);
-        sum = j ? _mm256_add_epi16(sum, v) : v;
-    }
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
 }
 
 #endif
