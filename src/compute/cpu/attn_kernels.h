@@ -67,6 +67,7 @@ KERNEL_INLINE void dot_vecs(tile_row *s, attn_query *const *q, const kv_tile *t,
     size_t step = kv_tile_bytes(t->v_type, kv_v_stride(t->head_dim_v)) / (size_t)t->head_dim;
     KERNEL_UNROLL for (int g = 0; g < group; g++) KERNEL_UNROLL for (int i = 0; i < vecs; i++)
         acc[g][i] = v16_set1(0);
+    KERNEL_UNROLL for (int i = 0; i < vecs; i++) scale[i] = v16_set1(1); // quiets arm64's gcc 12
     for (int from = 0; from < t->head_dim; from += block) {
         if (kv_block(type) > 1)
             KERNEL_UNROLL for (int i = 0; i < vecs; i++) scale[i] =
