@@ -20,11 +20,9 @@
 
 bool vindex_dir_is(const char *path)
 {
-    arena mem = { 0 };
-    char *name = arena_printf(&mem, "%s/index.json", path);
-    bool is = name && file_exists(name);
-    arena_free(&mem);
-    return is;
+    char name[4096]; // no allocation: there is no way to say that one failed
+    int n = snprintf(name, sizeof name, "%s/index.json", path);
+    return n > 0 && n < (int)sizeof name && file_exists(name);
 }
 
 infer_status vindex_stale(const vindex_dir *d, infer_error *err, const char *file, const char *fmt,
@@ -274,11 +272,9 @@ bool vindex_dir_broken(const vindex_dir *d)
 
 bool vindex_dir_has(const vindex_dir *d, const char *name)
 {
-    arena mem = { 0 };
-    char *path = arena_printf(&mem, "%s/%s", d->path, name);
-    bool has = path && file_exists(path);
-    arena_free(&mem);
-    return has;
+    char path[4096];
+    int n = snprintf(path, sizeof path, "%s/%s", d->path, name);
+    return n > 0 && n < (int)sizeof path && file_exists(path);
 }
 
 #define MAX_FILES (MAX_LAYERS + 64)
