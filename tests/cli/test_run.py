@@ -132,7 +132,7 @@ def test_predict():
     assert len(full) == 263 and abs(sum(p["probability"] for p in full) - 1) < 1e-6
     assert json.loads(infer("predict", GGUF, "--json", stdin=PROMPT).text)["predictions"][0]["token"] == "er"
     for mode in ("walk", "compare"):
-        refused(infer("predict", GGUF, PROMPT, "--mode", mode), "--mode", mode, "vindex")
+        refused(infer("predict", GGUF, PROMPT, "--mode", mode), "no vindex", rc=1)
     refused(infer("predict", GGUF, PROMPT, "--top", 0), "--top")
     refused(infer("predict", GGUF, ""), "empty")
 
