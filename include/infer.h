@@ -133,7 +133,7 @@ typedef struct infer_engine_options {
     int n_kv_tokens;       // room in the KV cache, all sequences together; 0: one context of n_ctx
     int n_ctx;             // longest sequence; 0: the model's trained context, at most 8192
     int max_sequences;     // 0: 8
-    int max_rows;          // most rows in a step; 0: 512
+    int max_rows;          // most rows in a step; 0: 256
     const char *backend;   // "cpu"; NULL: the default
     const char *cpu_level; // "ref", "avx2" …, see infer_cpu_level; NULL: the best this machine has
     bool exact; // float32 activations, KV cache and sums: no rounding to 8 bits or float16

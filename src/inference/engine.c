@@ -12,7 +12,7 @@
 #include "base/mem.h"
 
 #define DEFAULT_CTX 8192
-#define DEFAULT_ROWS 512
+#define DEFAULT_ROWS 256
 #define DEFAULT_SEQUENCES 8
 #define MAX_CTX (1 << 24)
 #define MAX_ROWS (1 << 20)
