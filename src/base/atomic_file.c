@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/folder.h"
 #include "base/mem.h"
 
 void atomic_abandon(atomic_file *a)
@@ -82,18 +83,6 @@ infer_status atomic_open(atomic_file *a, const char *path, infer_error *err)
     return st;
 }
 
-static void sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? mem_strndup(path, (size_t)(slash - path + 1)) : mem_strdup(".");
-    int fd = folder ? open(folder, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    mem_free(folder);
-}
-
 infer_status atomic_commit(atomic_file *a, infer_error *err)
 {
     bool ok = !ferror(a->f) && fflush(a->f) == 0 && fsync(fileno(a->f)) == 0;
@@ -111,7 +100,7 @@ infer_status atomic_commit(atomic_file *a, infer_error *err)
         ok ? INFER_OK
            : error_set(err, INFER_IO, "%s: writing failed: %s", a->path, strerror(reason));
     if (ok) {
-        sync_folder(a->path);
+        folder_sync_of(a->path);
         mem_free(a->temp);
         a->temp = NULL;
     }

@@ -17,6 +17,7 @@
 #include "base/arena.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folder.h"
 #include "base/mem.h"
 #include "models/names.h"
 
@@ -310,19 +311,6 @@ infer_status gguf_flush(gguf_writer *w, const char **name, infer_error *err)
     return INFER_OK;
 }
 
-/* The folder's entry is made durable too; file systems that cannot are left alone. */
-static void sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? mem_strndup(path, (size_t)(slash - path) + 1) : mem_strdup(".");
-    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    mem_free(folder);
-}
-
 infer_status gguf_finish(gguf_writer *w, infer_error *err)
 {
     const char *name;
@@ -333,7 +321,7 @@ infer_status gguf_finish(gguf_writer *w, infer_error *err)
     if (bad) return failed(w, "closing", err);
     if (rename(w->temporary, w->path) != 0) return failed(w, "renaming the finished file", err);
     w->temporary[0] = 0;
-    sync_folder(w->path);
+    folder_sync_of(w->path);
     return INFER_OK;
 }
 

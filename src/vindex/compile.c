@@ -16,6 +16,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folder.h"
 #include "base/mem.h"
 #include "base/sha.h"
 #include "models/vindex_dir.h"
@@ -371,17 +372,6 @@ static infer_status write_index(compilation *c)
     return st;
 }
 
-static void remove_work(compilation *c)
-{
-    DIR *dir = opendir(c->work);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        char *name = arena_printf(&c->mem, "%s/%s", c->work, e->d_name);
-        if (name && strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) unlink(name);
-    }
-    if (dir) closedir(dir);
-    rmdir(c->work);
-}
-
 static infer_status run(compilation *c)
 {
     size_t n = strlen(c->out);
@@ -391,7 +381,7 @@ static infer_status run(compilation *c)
     if (!c->work) return no_memory(c);
     if (access(c->out, F_OK) == 0)
         return error_set(c->err, INFER_ARGUMENT, "%s: is there already", c->out);
-    remove_work(c);
+    if (dir_exists(c->work) && folder_remove(c->work, c->err)) return c->err->code;
     if (mkdir(c->work, 0755))
         return error_set(c->err, INFER_IO, "%s: %s", c->work, strerror(errno));
     infer_status st = bake(c);
@@ -402,9 +392,8 @@ static infer_status run(compilation *c)
     }
     if (!st) st = link_rest(c);
     if (!st) st = write_index(c);
-    if (!st && rename(c->work, c->out))
-        st = error_set(c->err, INFER_IO, "%s: %s", c->out, strerror(errno));
-    if (st) remove_work(c);
+    if (!st) st = folder_replace(c->work, c->out, c->err);
+    if (st) folder_remove(c->work, NULL);
     return st;
 }
 

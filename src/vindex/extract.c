@@ -5,7 +5,6 @@
  *
  * The work lies in OUT.partial, which becomes OUT by one rename when it is whole.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/atomic_file.h"
+#include "base/folder.h"
 #include "base/mem.h"
 #include "base/sha.h"
 #include "compute/quant_larql.h"
@@ -97,10 +97,9 @@ static json_t *describe(const extraction *x)
 
 static infer_status checkpoint(extraction *x)
 {
-    json_t *o =
-        json_pack("{s:O, s:s, s:I, s:i, s:I, s:I}", "of", x->description, "extracted_at",
-                  x->extracted_at, "items", (json_int_t)x->n_done, "label_layers", x->labels_done,
-                  "label_bytes", (json_int_t)x->label_bytes, "n_items", (json_int_t)x->n_items);
+    json_t *o = json_pack("{s:O, s:s, s:I, s:i, s:I}", "of", x->description, "extracted_at",
+                          x->extracted_at, "items", (json_int_t)x->n_done, "label_layers",
+                          x->labels_done, "n_items", (json_int_t)x->n_items);
     if (!o) return no_memory(x);
     char *path = path_in(x, CHECKPOINT);
     infer_status st = path ? write_json(x, path, o) : no_memory(x);
@@ -119,13 +118,17 @@ static bool read_checkpoint(extraction *x)
               json_equal(json_object_get(o, "of"), x->description);
     const char *at = json_string_value(json_object_get(o, "extracted_at"));
     json_int_t items = json_integer_value(json_object_get(o, "items"));
-    ok = ok && at && items >= 0 && items <= (json_int_t)x->n_items &&
+    json_int_t layers = json_integer_value(json_object_get(o, "label_layers"));
+    ok = ok && at && items >= 0 && items <= (json_int_t)x->n_items && layers >= 0 &&
+         layers <= x->m->n_layers &&
          json_integer_value(json_object_get(o, "n_items")) == (json_int_t)x->n_items;
     if (ok) {
         snprintf(x->extracted_at, sizeof x->extracted_at, "%s", at);
         x->n_done = (size_t)items;
-        x->labels_done = (int)json_integer_value(json_object_get(o, "label_layers"));
-        x->label_bytes = (uint64_t)json_integer_value(json_object_get(o, "label_bytes"));
+        x->labels_done = (int)layers;
+        x->label_bytes = 16;
+        for (int l = 0; l < x->labels_done; l++)
+            x->label_bytes += 4 + (uint64_t)x->features[l] * (8 + 8 * (uint64_t)x->top_k);
     }
     json_decref(o);
     mem_free(text);
@@ -353,7 +356,6 @@ static infer_status write_labels(extraction *x)
     if (x->labels_done == x->m->n_layers) return INFER_OK;
     infer_status st = labeller_new(&lab, &x->m->embed, x->m->tok, x->top_k, x->n_threads, x->err);
     if (st) return st;
-    if (!x->label_bytes) x->label_bytes = 16;
     st = open_file(x, "down_meta.bin", x->labels_done ? x->label_bytes : 0, &fd);
     uint32_t header[4] = { 0x444d4554, 1, (uint32_t)x->m->n_layers, (uint32_t)x->top_k };
     if (!st && !x->labels_done) st = write_at(x, fd, header, 16, 0);
@@ -361,8 +363,11 @@ static infer_status write_labels(extraction *x)
         x->label_work = (double)x->features[l];
         st = label_layer(x, lab, l, fd);
         x->work_done += (double)x->features[l] * x->label_cost;
-        if (!st && (fsync(fd) || l + 1 == x->m->n_layers || now() - x->saved > 1))
-            st = checkpoint(x);
+        if (st || (l + 1 < x->m->n_layers && now() - x->saved <= 1)) continue;
+        if (fsync(fd))
+            st = error_set(x->err, INFER_IO, "%s/down_meta.bin: writing failed: %s", x->work,
+                           strerror(errno));
+        if (!st) st = checkpoint(x);
     }
     infer_status closed = close_file(x, fd);
     labeller_free(lab);
@@ -447,15 +452,50 @@ static void stage(extraction *x, const char *name)
     tell(x, 0, 1);
 }
 
+static infer_status prepare_folders(extraction *x)
+{
+    size_t n = strlen(x->out);
+    while (n > 1 && x->out[n - 1] == '/')
+        x->out[--n] = 0;
+    x->work = arena_printf(&x->mem, "%s.partial", x->out);
+    if (!x->work) return no_memory(x);
+    if (access(x->out, F_OK) == 0) {
+        if (!x->o.force)
+            return error_set(x->err, INFER_ARGUMENT, "%s: is there already (--force replaces it)",
+                             x->out);
+        if (!vindex_dir_is(x->out))
+            return error_set(x->err, INFER_ARGUMENT,
+                             "%s: is there and is no vindex: it is not replaced", x->out);
+    }
+    return INFER_OK;
+}
+
+/* An empty folder to work in: what an extraction of something else left is no part of this one. */
+static infer_status begin_folder(extraction *x)
+{
+    if (dir_exists(x->work)) {
+        char *mark = path_in(x, CHECKPOINT); // first: it vouches for the other files
+        if (!mark) return no_memory(x);
+        unlink(mark);
+        folder_sync_of(mark);
+        infer_status st = folder_remove(x->work, x->err);
+        if (st) return st;
+    }
+    if (mkdir(x->work, 0755))
+        return error_set(x->err, INFER_IO, "%s: %s", x->work, strerror(errno));
+    return INFER_OK;
+}
+
 static infer_status run(extraction *x)
 {
     infer_status st = open_buffers(x);
     if (st) return st;
     bool going_on = x->o.resume && read_checkpoint(x);
     if (!going_on) {
+        if ((st = begin_folder(x))) return st;
         x->n_done = 0;
         x->labels_done = 0;
-        x->label_bytes = 0;
+        x->label_bytes = 16;
         time_t t = time(NULL);
         struct tm utc;
         gmtime_r(&t, &utc);
@@ -490,55 +530,7 @@ static infer_status run(extraction *x)
     tell(x, 1, 1);
     char *path = path_in(x, CHECKPOINT);
     if (path) unlink(path);
-    if (rename(x->work, x->out))
-        return error_set(x->err, INFER_IO, "%s: the finished folder cannot be renamed: %s", x->work,
-                         strerror(errno));
-    return INFER_OK;
-}
-
-/* A folder of plain files: what we made. */
-static infer_status remove_folder(extraction *x, const char *path)
-{
-    DIR *d = opendir(path);
-    if (!d) return error_set(x->err, INFER_IO, "%s: %s", path, strerror(errno));
-    for (struct dirent *e; (e = readdir(d));) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        char *name = arena_printf(&x->mem, "%s/%s", path, e->d_name);
-        if (!name || unlink(name)) {
-            closedir(d);
-            return error_set(x->err, INFER_IO, "%s/%s: cannot be removed: %s", path, e->d_name,
-                             strerror(errno));
-        }
-    }
-    closedir(d);
-    if (rmdir(path)) return error_set(x->err, INFER_IO, "%s: %s", path, strerror(errno));
-    return INFER_OK;
-}
-
-static infer_status prepare_folders(extraction *x)
-{
-    size_t n = strlen(x->out);
-    while (n > 1 && x->out[n - 1] == '/')
-        x->out[--n] = 0;
-    x->work = arena_printf(&x->mem, "%s.partial", x->out);
-    if (!x->work) return no_memory(x);
-    if (access(x->out, F_OK) == 0) {
-        if (!x->o.force)
-            return error_set(x->err, INFER_ARGUMENT, "%s: is there already (--force replaces it)",
-                             x->out);
-        if (!vindex_dir_is(x->out))
-            return error_set(x->err, INFER_ARGUMENT,
-                             "%s: is there and is no vindex: it is not replaced", x->out);
-        infer_status st = remove_folder(x, x->out);
-        if (st) return st;
-    }
-    if (!x->o.resume && dir_exists(x->work)) {
-        infer_status st = remove_folder(x, x->work);
-        if (st) return st;
-    }
-    if (mkdir(x->work, 0755) && errno != EEXIST)
-        return error_set(x->err, INFER_IO, "%s: %s", x->work, strerror(errno));
-    return INFER_OK;
+    return folder_replace(x->work, x->out, x->err);
 }
 
 static infer_status read_options(extraction *x)

@@ -13,6 +13,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/folder.h"
 #include "base/mem.h"
 #include "base/sha.h"
 #include "models/vindex_dir.h"
@@ -240,18 +241,6 @@ static infer_status link_folder(arena *mem, const char *path, const char *to, in
     return st;
 }
 
-static void remove_folder(arena *mem, const char *path)
-{
-    DIR *d = opendir(path);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char *name = arena_printf(mem, "%s/%s", path, e->d_name);
-        if (!name || !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        if (unlink(name)) remove_folder(mem, name);
-    }
-    if (d) closedir(d);
-    rmdir(path);
-}
-
 static infer_status set_gates_f32(vindex_dir *d, infer_error *err)
 {
     json_t *list = json_object_get(d->index, "layers"), *row;
@@ -301,16 +290,8 @@ infer_status infer_vindex_gates_to_f32(const char *path, infer_error *err)
     st = work ? link_folder(&mem, path, work, 1, err)
               : error_set(err, INFER_NOMEM, "%s: out of memory", path);
     if (!st) st = make_f32(&mem, v->dir, work, err);
-#ifdef RENAME_EXCHANGE
-    if (!st && renameat2(AT_FDCWD, work, AT_FDCWD, path, RENAME_EXCHANGE))
-        st = error_set(err, INFER_IO, "%s: %s", path, strerror(errno));
-#else
-    char *old = arena_printf(&mem, "%s.old", work);
-    if (!st && (!old || rename(path, old) || rename(work, path)))
-        st = error_set(err, INFER_IO, "%s: %s", path, strerror(errno));
-    if (!st) work = old;
-#endif
-    if (work) remove_folder(&mem, work);
+    if (!st) st = folder_replace(work, path, err);
+    if (st && work && dir_exists(work)) folder_remove(work, NULL);
     infer_vindex_close(v);
     arena_free(&mem);
     return st ? st : error_clear(err);
