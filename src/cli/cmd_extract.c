@@ -25,6 +25,9 @@ static const cli_option extract_table[] = {
       .help = "none (default) or q4k" },
     { "--top-k", "N", OPT_INT, offsetof(extract_options, top_k), .min = 1, .max = 1000,
       .help = "tokens kept for a feature (default: 10)" },
+    { "--clusters", "N", OPT_INT, offsetof(extract_options, clusters), .min = 1, .max = 1 << 16,
+      .help = "join the knowledge layers' features to N relations (512 is usual; default: none), "
+              "which 'infer relations' shows" },
     { "--resume", NULL, OPT_FLAG, offsetof(extract_options, resume),
       .help = "go on where this extraction was stopped" },
     { "--force", NULL, OPT_FLAG, offsetof(extract_options, force),

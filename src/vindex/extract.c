@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/sha.h"
 #include "compute/quant_larql.h"
+#include "vindex/clusters.h"
 #include "vindex/encode.h"
 #include "vindex/extract.h"
 #include "vindex/labels.h"
@@ -40,7 +41,7 @@ static double now(void)
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-static void tell(extraction *x, double done, double total)
+void extract_tell(extraction *x, double done, double total)
 {
     if (!x->o.progress) return;
     double t = now();
@@ -59,7 +60,7 @@ static void tell(extraction *x, double done, double total)
     x->stopped |= !x->o.progress(&p, x->o.user);
 }
 
-static infer_status cancelled(const extraction *x)
+infer_status extract_cancelled(const extraction *x)
 {
     return error_set(x->err, INFER_CANCELLED, "extract: stopped; --resume goes on from %s",
                      x->work);
@@ -67,7 +68,7 @@ static infer_status cancelled(const extraction *x)
 
 /* ---- the checkpoint -------------------------------------------------------------------------- */
 
-static char *path_in(extraction *x, const char *name)
+char *extract_path(extraction *x, const char *name)
 {
     return arena_printf(&x->mem, "%s/%s", x->work, name);
 }
@@ -89,19 +90,20 @@ static json_t *describe(const extraction *x)
 {
     struct stat s = { 0 };
     stat(x->m->path, &s);
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:I, s:I}", "version", 1, "model", x->m->path,
-                     "level", x->level, "dtype", x->type == DT_F32 ? "f32" : "f16", "quant",
-                     x->o.quant, "top_k", x->top_k, "bytes", (json_int_t)x->m->file_bytes, "mtime",
-                     (json_int_t)s.st_mtim.tv_sec);
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I}", "version", 1, "model",
+                     x->m->path, "level", x->level, "dtype", x->type == DT_F32 ? "f32" : "f16",
+                     "quant", x->o.quant, "top_k", x->top_k, "clusters", x->o.n_clusters, "bytes",
+                     (json_int_t)x->m->file_bytes, "mtime", (json_int_t)s.st_mtim.tv_sec);
 }
 
 static infer_status checkpoint(extraction *x)
 {
-    json_t *o = json_pack("{s:O, s:s, s:I, s:i, s:I}", "of", x->description, "extracted_at",
-                          x->extracted_at, "items", (json_int_t)x->n_done, "label_layers",
-                          x->labels_done, "n_items", (json_int_t)x->n_items);
+    json_t *o =
+        json_pack("{s:O, s:s, s:I, s:i, s:b, s:I}", "of", x->description, "extracted_at",
+                  x->extracted_at, "items", (json_int_t)x->n_done, "label_layers", x->labels_done,
+                  "clusters_done", x->clusters_done, "n_items", (json_int_t)x->n_items);
     if (!o) return no_memory(x);
-    char *path = path_in(x, CHECKPOINT);
+    char *path = extract_path(x, CHECKPOINT);
     infer_status st = path ? write_json(x, path, o) : no_memory(x);
     json_decref(o);
     x->saved = now();
@@ -110,7 +112,7 @@ static infer_status checkpoint(extraction *x)
 
 static bool read_checkpoint(extraction *x)
 {
-    char *path = path_in(x, CHECKPOINT), *text = NULL;
+    char *path = extract_path(x, CHECKPOINT), *text = NULL;
     size_t n;
     json_t *o = NULL;
     bool ok = path && !file_read(path, 1 << 20, &text, &n, NULL) &&
@@ -129,6 +131,7 @@ static bool read_checkpoint(extraction *x)
         x->label_bytes = 16;
         for (int l = 0; l < x->labels_done; l++)
             x->label_bytes += 4 + (uint64_t)x->features[l] * (8 + 8 * (uint64_t)x->top_k);
+        x->clusters_done = json_is_true(json_object_get(o, "clusters_done"));
     }
     json_decref(o);
     mem_free(text);
@@ -230,8 +233,8 @@ static infer_status write_item(extraction *x, const item *it, int fd)
         if (j.error)
             return error_set(x->err, INFER_IO, "%s/%s: writing failed: %s", x->work, it->file,
                              strerror(j.error));
-        tell(x, (double)(r + j.n) * (double)row_bytes, (double)it->bytes);
-        if (x->stopped) return cancelled(x);
+        extract_tell(x, (double)(r + j.n) * (double)row_bytes, (double)it->bytes);
+        if (x->stopped) return extract_cancelled(x);
     }
     release(x, it);
     x->work_done += (double)it->bytes;
@@ -240,7 +243,7 @@ static infer_status write_item(extraction *x, const item *it, int fd)
 
 static infer_status open_file(extraction *x, const char *name, uint64_t keep, int *fd)
 {
-    char *path = path_in(x, name);
+    char *path = extract_path(x, name);
     if (!path) return no_memory(x);
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (*fd < 0 || ftruncate(*fd, (off_t)keep)) {
@@ -290,7 +293,7 @@ static infer_status write_items(extraction *x, size_t first, size_t last)
     if (!st) st = closed;
     if (st && st != INFER_CANCELLED) return st;
     infer_status saved = checkpoint(x);
-    return st ? cancelled(x) : saved;
+    return st ? extract_cancelled(x) : saved;
 }
 
 /* ---- labels ---------------------------------------------------------------------------------- */
@@ -303,7 +306,7 @@ typedef struct label_tick {
 static bool on_label(double share, void *user)
 {
     const label_tick *t = user;
-    tell(t->x, t->base + t->size * share, t->x->label_work);
+    extract_tell(t->x, t->base + t->size * share, t->x->label_work);
     return !t->x->stopped;
 }
 
@@ -327,7 +330,7 @@ static infer_status label_layer(extraction *x, labeller *lab, int layer, int fd)
 {
     size_t size = 8 + 8 * (size_t)x->top_k;
     const layer_plan *p = &x->m->layers[layer];
-    int n = x->features[layer], parts = p->moe ? p->moe->n_experts : 1, per = n / parts;
+    int n = x->features[layer], parts = extract_n_parts(x, layer), per = n / parts;
     uint32_t count = (uint32_t)n;
     uint8_t *records = mem_alloc((size_t)n ? (size_t)n : 1, size);
     if (!records) return no_memory(x);
@@ -336,8 +339,8 @@ static infer_status label_layer(extraction *x, labeller *lab, int layer, int fd)
     for (int e = 0; n && e < parts && !st; e++) {
         tick.size = (double)per;
         const tensor *down = p->moe ? &p->moe->down[e].w : &p->down.w;
-        st = labeller_run(lab, records + (size_t)e * (size_t)per * size, down, on_label, &tick,
-                          x->err);
+        st = labeller_run(lab, records + (size_t)e * (size_t)per * size, down, false, on_label,
+                          &tick, x->err);
         tick.base += tick.size;
     }
     if (!st) st = write_at(x, fd, &count, 4, x->label_bytes);
@@ -354,7 +357,8 @@ static infer_status write_labels(extraction *x)
     int fd;
     labeller *lab;
     if (x->labels_done == x->m->n_layers) return INFER_OK;
-    infer_status st = labeller_new(&lab, &x->m->embed, x->m->tok, x->top_k, x->n_threads, x->err);
+    infer_status st =
+        labeller_new(&lab, &x->m->embed, x->m->tok, false, x->top_k, x->n_threads, x->err);
     if (st) return st;
     st = open_file(x, "down_meta.bin", x->labels_done ? x->label_bytes : 0, &fd);
     uint32_t header[4] = { 0x444d4554, 1, (uint32_t)x->m->n_layers, (uint32_t)x->top_k };
@@ -373,7 +377,7 @@ static infer_status write_labels(extraction *x)
     labeller_free(lab);
     if (st == INFER_CANCELLED) {
         infer_status saved = checkpoint(x);
-        return saved ? saved : cancelled(x);
+        return saved ? saved : extract_cancelled(x);
     }
     return st ? st : closed;
 }
@@ -382,7 +386,7 @@ static infer_status write_labels(extraction *x)
 
 static infer_status checksum(extraction *x, json_t *sums, const char *name)
 {
-    char *path = path_in(x, name), hex[65];
+    char *path = extract_path(x, name), hex[65];
     file_map m;
     if (!path) return no_memory(x);
     if (!file_exists(path)) return INFER_OK;
@@ -402,20 +406,28 @@ static infer_status checksum(extraction *x, json_t *sums, const char *name)
 
 static infer_status write_index(extraction *x)
 {
-    static const char *const summed[] = {
-        "gate_vectors.bin",   "embeddings.bin",       "down_meta.bin",
-        "attn_weights.bin",   "up_weights.bin",       "down_weights.bin",
-        "norms.bin",          "lm_head.bin",          "infer_extra.bin",
-        "router_weights.bin", "attn_weights_q4k.bin", "interleaved_q4k.bin",
-        "lm_head_q4.bin"
-    };
+    static const char *const summed[] = { "gate_vectors.bin",
+                                          "embeddings.bin",
+                                          "down_meta.bin",
+                                          "attn_weights.bin",
+                                          "up_weights.bin",
+                                          "down_weights.bin",
+                                          "norms.bin",
+                                          "lm_head.bin",
+                                          "infer_extra.bin",
+                                          "router_weights.bin",
+                                          "attn_weights_q4k.bin",
+                                          "interleaved_q4k.bin",
+                                          "lm_head_q4.bin",
+                                          "relation_clusters.json",
+                                          "feature_clusters.jsonl" };
     json_t *sums = json_object(), *index;
     infer_status st = sums ? INFER_OK : no_memory(x);
     for (int i = 0; i < COUNT_OF(summed) && !st; i++)
         st = checksum(x, sums, summed[i]);
     index = st ? NULL : extract_index(x, sums);
     if (!st && !index) st = no_memory(x);
-    char *path = path_in(x, "index.json");
+    char *path = extract_path(x, "index.json");
     if (!st) st = path ? write_json(x, path, index) : no_memory(x);
     json_decref(index);
     json_decref(sums);
@@ -449,7 +461,7 @@ static void stage(extraction *x, const char *name)
     x->stage = name;
     x->step++;
     x->told = 0;
-    tell(x, 0, 1);
+    extract_tell(x, 0, 1);
 }
 
 static infer_status prepare_folders(extraction *x)
@@ -474,7 +486,7 @@ static infer_status prepare_folders(extraction *x)
 static infer_status begin_folder(extraction *x)
 {
     if (dir_exists(x->work)) {
-        char *mark = path_in(x, CHECKPOINT); // first: it vouches for the other files
+        char *mark = extract_path(x, CHECKPOINT); // first: it vouches for the other files
         if (!mark) return no_memory(x);
         unlink(mark);
         folder_sync_of(mark);
@@ -496,6 +508,7 @@ static infer_status run(extraction *x)
         x->n_done = 0;
         x->labels_done = 0;
         x->label_bytes = 16;
+        x->clusters_done = false;
         time_t t = time(NULL);
         struct tm utc;
         gmtime_r(&t, &utc);
@@ -513,22 +526,33 @@ static infer_status run(extraction *x)
     }
     for (size_t i = 0; i < x->n_done; i++)
         x->work_start += (double)x->items[i].bytes;
+    // clusters: the same for words, and about as much again for k-means
+    double cluster_cost = x->o.n_clusters ? 2 * x->label_cost * extract_clustered(x) : 0;
+    x->work_total += cluster_cost;
+    if (x->clusters_done) x->work_start += cluster_cost;
     x->work_done = 0;
     for (int l = 0; l < x->labels_done; l++)
         x->work_done += (double)x->features[l] * x->label_cost;
     x->began = now();
-    x->n_steps = 4;
+    x->n_steps = 4 + (x->o.n_clusters != 0);
     stage(x, "gates and embedding");
     if ((st = write_items(x, 0, x->n_browse))) return st;
     stage(x, "labels");
     if ((st = write_labels(x))) return st;
+    if (x->o.n_clusters) {
+        stage(x, "clusters");
+        if (!x->clusters_done && (st = extract_clusters(x))) return st;
+        x->clusters_done = true;
+        x->work_done += cluster_cost;
+        if ((st = checkpoint(x))) return st;
+    }
     stage(x, "weights");
     if ((st = write_items(x, x->n_browse, x->n_items))) return st;
     stage(x, "checksums");
     if ((st = extract_side_files(x))) return st;
     if ((st = write_index(x))) return st;
-    tell(x, 1, 1);
-    char *path = path_in(x, CHECKPOINT);
+    extract_tell(x, 1, 1);
+    char *path = extract_path(x, CHECKPOINT);
     if (path) unlink(path);
     return folder_replace(x->work, x->out, x->err);
 }
@@ -550,8 +574,9 @@ static infer_status read_options(extraction *x)
     if (!x->o.quant) x->o.quant = "none";
     if (strcmp(x->o.quant, "none") && strcmp(x->o.quant, "q4k"))
         return error_set(x->err, INFER_ARGUMENT, "quant '%s': expected none or q4k", x->o.quant);
-    if (x->o.n_clusters)
-        return error_set(x->err, INFER_UNSUPPORTED, "relation clusters are not made yet");
+    if (x->o.n_clusters < 0 || x->o.n_clusters > 1 << 16)
+        return error_set(x->err, INFER_ARGUMENT, "clusters: expected 1 to %d, found %d", 1 << 16,
+                         x->o.n_clusters);
     x->q4k = !strcmp(x->o.quant, "q4k");
     x->top_k = x->o.top_k ? x->o.top_k : 10;
     if (x->top_k < 1 || x->top_k > 1000)
@@ -574,6 +599,7 @@ infer_status infer_extract(const char *path, const char *out, const infer_extrac
     infer_status st = x->out ? read_options(x) : no_memory(x);
     if (!st) st = infer_model_open(&x->m, path, &how, err);
     if (!st) st = extract_plan(x);
+    if (!st) st = extract_settings(x);
     if (!st && !(x->description = describe(x))) st = no_memory(x);
     if (!st) st = prepare_folders(x);
     if (!st) st = run(x);
@@ -583,6 +609,7 @@ infer_status infer_extract(const char *path, const char *out, const infer_extrac
     }
     if (x->pool) pool_free(x->pool);
     json_decref(x->description);
+    json_decref(x->own);
     infer_model_close(x->m);
     mem_free(x->items);
     arena_free(&x->mem);

@@ -47,10 +47,14 @@ typedef struct extraction {
     uint8_t *buffers[MAX_THREADS];
     float *rows[MAX_THREADS];
 
+    json_t *own;           // the model's whole settings, for the key "infer"
+    const char *type_name; // of the model, as files have it
+
     json_t *description;
     char extracted_at[32];
     size_t n_done;
     int labels_done;
+    bool clusters_done;
     uint64_t label_bytes;
     double saved;
 
@@ -60,10 +64,21 @@ typedef struct extraction {
     double told, began, work_done, work_start, work_total, label_cost, label_work;
 } extraction;
 
+/* Fills own and type_name. */
+infer_status extract_settings(extraction *x);
 /* The list of items, with their offsets; refuses by name what a vindex cannot hold. */
 infer_status extract_plan(extraction *x);
 /* index.json; takes no reference of sums. NULL without memory. */
 json_t *extract_index(extraction *x, json_t *sums);
+/* layer_bands: first and last layer of syntax, knowledge and output; false: too few layers. */
+bool extract_bands(int bands[3][2], const extraction *x);
+/* What a layer's features lie in: its experts' matrices, or one. */
+int extract_n_parts(const extraction *x, int layer);
+const tensor *extract_gate(const extraction *x, int layer, int part); // plain FFNs: the up matrix
+/* Progress: done of the stage's total; sets stopped. What is said where that is set. */
+void extract_tell(extraction *x, double done, double total);
+infer_status extract_cancelled(const extraction *x);
+char *extract_path(extraction *x, const char *name); // in the work folder; NULL without memory
 /* Manifests, tokenizer, templates, settings. */
 infer_status extract_side_files(extraction *x);
 

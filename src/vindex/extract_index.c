@@ -53,17 +53,31 @@ static const band_row bands[] = {
     { "gpt2", 48, 19, 38 },
 };
 
-static json_t *bands_of(const char *family, int n)
+bool extract_bands(int to[3][2], const extraction *x)
 {
-    if (n < 8) return json_null();
-    int s = 2 * n / 5 - 1, k = 4 * n / 5 - 1;
+    int n = x->m->n_layers, s = 2 * n / 5 - 1, k = 4 * n / 5 - 1;
+    const char *family = family_of(x->type_name);
+    if (n < 8) return false;
     for (int i = 0; i < COUNT_OF(bands); i++)
         if (bands[i].n_layers == n && !strcmp(bands[i].family, family)) {
             s = bands[i].syntax;
             k = bands[i].knowledge;
         }
-    return json_pack("{s:[ii], s:[ii], s:[ii]}", "syntax", 0, s, "knowledge", s + 1, k, "output",
-                     k + 1, n - 1);
+    to[0][0] = 0;
+    to[0][1] = s;
+    to[1][0] = s + 1;
+    to[1][1] = k;
+    to[2][0] = k + 1;
+    to[2][1] = n - 1;
+    return true;
+}
+
+static json_t *bands_of(const extraction *x)
+{
+    int b[3][2];
+    if (!extract_bands(b, x)) return json_null();
+    return json_pack("{s:[ii], s:[ii], s:[ii]}", "syntax", b[0][0], b[0][1], "knowledge", b[1][0],
+                     b[1][1], "output", b[2][0], b[2][1]);
 }
 
 static json_t *layers_of(const extraction *x)
@@ -121,39 +135,30 @@ static json_t *model_config(const extraction *x, const char *type)
     return o;
 }
 
-/* The model's own settings. */
-static json_t *own_settings(extraction *x, const char **type)
+infer_status extract_settings(extraction *x)
 {
-    json_t *o = json_pack("{s:i}", "version", 1);
-    *type = x->m->arch->name;
-    if (!o) return NULL;
-    if (x->m->gguf) {
-        json_object_set_new(o, "metadata", json_string(METADATA));
-        return o;
-    }
+    x->type_name = x->m->arch->name;
+    x->own = json_pack("{s:i}", "version", 1);
+    if (!x->own) return no_memory(x);
+    if (x->m->gguf)
+        return json_object_set_new(x->own, "metadata", json_string(METADATA)) ? no_memory(x)
+                                                                              : INFER_OK;
     json_t *read = NULL;
     config_source s = { .mem = &x->mem };
-    if (config_open_folder(&s, &read, x->m->path, x->err)) {
-        json_decref(o);
-        return NULL;
-    }
+    infer_status st = config_open_folder(&s, &read, x->m->path, x->err);
+    if (st) return st;
     const char *named = json_string_value(json_object_get(s.json, "model_type"));
-    if (named) *type = arena_strndup(&x->mem, named, strlen(named));
-    json_object_set_new(o, "config", read);
-    return o;
+    if (named) x->type_name = arena_strndup(&x->mem, named, strlen(named));
+    if (json_object_set_new(x->own, "config", read) || !x->type_name) return no_memory(x);
+    return INFER_OK;
 }
 
 json_t *extract_index(extraction *x, json_t *sums)
 {
     const infer_model *m = x->m;
-    const char *type;
-    json_t *own = own_settings(x, &type), *o = json_object();
-    if (!own || !o) {
-        json_decref(own);
-        json_decref(o);
-        return NULL;
-    }
-    const char *family = family_of(type);
+    const char *family = family_of(x->type_name);
+    json_t *o = json_object();
+    if (!o) return NULL;
     json_object_set_new(o, "version", json_integer(2));
     json_object_set_new(o, "model", json_string(m->name));
     json_object_set_new(o, "family", json_string(family));
@@ -170,12 +175,12 @@ json_t *extract_index(extraction *x, json_t *sums)
     json_object_set_new(o, "extract_level", json_string(x->level));
     json_object_set_new(o, "dtype", json_string(x->type == DT_F32 ? "f32" : "f16"));
     json_object_set_new(o, "quant", json_string(x->o.quant));
-    json_object_set_new(o, "layer_bands", bands_of(family, m->n_layers));
+    json_object_set_new(o, "layer_bands", bands_of(x));
     json_object_set_new(o, "layers", layers_of(x));
     json_object_set_new(o, "down_top_k", json_integer(x->top_k));
     json_object_set_new(o, "has_model_weights", json_boolean(x->level_no >= 1));
-    json_object_set_new(o, "model_config", model_config(x, type));
-    json_object_set_new(o, "infer", own);
+    json_object_set_new(o, "model_config", model_config(x, x->type_name));
+    json_object_set(o, "infer", x->own);
     return o;
 }
 

@@ -102,20 +102,28 @@ static infer_status check_layer(extraction *x, const layer_plan *p)
     return INFER_OK;
 }
 
-static infer_status add_gates(extraction *x, int layer)
+int extract_n_parts(const extraction *x, int layer)
+{
+    const moe_plan *m = x->m->layers[layer].moe;
+    return m ? m->n_experts : 1;
+}
+
+const tensor *extract_gate(const extraction *x, int layer, int part)
 {
     const layer_plan *p = &x->m->layers[layer];
-    const moe_plan *m = p->moe;
-    if (p->ffn == FFN_NONE) return INFER_OK;
-    int n = m ? m->n_experts : 1;
+    if (p->moe) return p->moe->gate ? &p->moe->gate[part].w : &p->moe->up[part].w;
+    return p->ffn == FFN_GATED ? &p->gate.w : &p->up.w;
+}
+
+static infer_status add_gates(extraction *x, int layer)
+{
+    if (x->m->layers[layer].ffn == FFN_NONE) return INFER_OK;
     infer_status st = INFER_OK;
-    for (int e = 0; e < n && !st; e++) {
-        const linear *gate = m                     ? m->gate ? &m->gate[e] : &m->up[e]
-                                                 : p->ffn == FFN_GATED ? &p->gate
-                                                   : &p->up;
-        st = add_matrix(x, "gate_vectors.bin", NULL, &gate->w, layer, e);
+    for (int e = 0; e < extract_n_parts(x, layer) && !st; e++) {
+        const tensor *gate = extract_gate(x, layer, e);
+        st = add_matrix(x, "gate_vectors.bin", NULL, gate, layer, e);
         x->items[x->n_items - 1].kind = NULL;
-        x->features[layer] += gate->w.n_rows;
+        x->features[layer] += gate->n_rows;
     }
     return st;
 }

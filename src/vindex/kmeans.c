@@ -15,6 +15,7 @@
 #define CHUNK 4096 // points whose products with all centres are held at once
 
 typedef struct clusters {
+    const kmeans_run *run;
     knn *scan;
     const float *x; // [n, d]
     int n, d, k;
@@ -24,6 +25,12 @@ typedef struct clusters {
     float *products;  // [CHUNK, k] or [n]
     atomic_bool failed;
 } clusters;
+
+static infer_status tick(const clusters *c, double share, infer_error *err)
+{
+    if (!c->run->tick || c->run->tick(share, c->run->user)) return INFER_OK;
+    return error_set(err, INFER_CANCELLED, "clusters: stopped");
+}
 
 static tensor matrix(const float *x, int n, int d)
 {
@@ -54,6 +61,7 @@ static infer_status choose_centres(clusters *c, infer_error *err)
         memcpy(to, c->x + (size_t)best * (size_t)c->d, (size_t)c->d * sizeof *to);
         knn_query q = { .w = &points, .count = c->n, .x = to, .n_queries = 1 };
         infer_status st = knn_scores(c->scan, c->products, &q, err);
+        if (st == INFER_OK) st = tick(c, 0.5 * centre / c->k, err);
         if (st != INFER_OK) return st;
         float least = INFINITY;
         for (int i = 0; i < c->n; i++) {
@@ -128,13 +136,15 @@ static infer_status move_centres(clusters *c, infer_error *err)
     return INFER_OK;
 }
 
-infer_status kmeans(float *centres, int32_t *cluster, const float *x, int n, int d, int k,
-                    int max_iterations, int n_threads, infer_error *err)
+infer_status kmeans(float *centres, int32_t *cluster, const kmeans_run *run, infer_error *err)
 {
+    int n = run->n, d = run->d, k = run->k;
     if (k < 1 || k > n || d < 1)
         return error_set(err, INFER_ARGUMENT, "clusters: %d of %d points", k, n);
-    clusters c = { .x = x, .n = n, .d = d, .k = k, .centres = centres, .cluster = cluster };
-    infer_status st = knn_new(&c.scan, n_threads, d, err);
+    clusters c = {
+        .run = run, .x = run->x, .n = n, .d = d, .k = k, .centres = centres, .cluster = cluster
+    };
+    infer_status st = knn_new(&c.scan, run->n_threads, d, err);
     if (st != INFER_OK) return st;
     size_t chunk = (size_t)(n < CHUNK ? n : CHUNK) * (size_t)k;
     c.nearest = mem_alloc((size_t)n, sizeof *c.nearest);
@@ -143,8 +153,9 @@ infer_status kmeans(float *centres, int32_t *cluster, const float *x, int n, int
     memset(cluster, 0, (size_t)n * sizeof *cluster);
     if (st == INFER_OK) st = choose_centres(&c, err);
     bool moved = true;
-    for (int i = 0; st == INFER_OK && i < max_iterations; i++) {
+    for (int i = 0; st == INFER_OK && i < run->max_iterations; i++) {
         st = assign(&c, &moved, err);
+        if (st == INFER_OK) st = tick(&c, 0.5 + 0.5 * i / run->max_iterations, err);
         if (st != INFER_OK || !moved) break;
         st = move_centres(&c, err);
     }

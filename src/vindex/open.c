@@ -79,11 +79,6 @@ static infer_status open_embedding(opening *o)
     return INFER_OK;
 }
 
-static uint32_t u32_at(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 /*
  * down_meta.bin: magic, version 1, layers, top_k; then for each layer the number of records and
  * records of 8 + 8 * top_k bytes.

@@ -398,11 +398,6 @@ infer_status searcher_baseline_of(const infer_vindex *v, const float *gate, floa
 
 /* ---- labels of features ---------------------------------------------------------------------- */
 
-static uint32_t u32_at(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 /* Pair i of a record: id and score; -1 where there is none. Pair -1 is the record's head. */
 static int32_t pair_at(const infer_vindex *v, int layer, int feature, int i, float *score)
 {

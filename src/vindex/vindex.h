@@ -55,6 +55,12 @@ struct infer_vindex {
     uint64_t evictions;
 };
 
+/* A little-endian number of a file. */
+static inline uint32_t u32_at(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
 /* Row f of a matrix of the index, after the patch (NULL: none), as float32 [d_model]; zeros where
  * it is absent. */
 typedef enum vindex_part { VINDEX_GATE, VINDEX_UP, VINDEX_DOWN } vindex_part;

@@ -121,15 +121,19 @@ def contents(folder):
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != "index.json"}
 
 
-def test_killed_and_resumed(tmp_path):
-    model, rng = FAMILIES / "gemma4_text", random.Random(1)
-    extract(model, tmp_path / "whole", "--dtype", "f32")
+@pytest.mark.parametrize("clusters", [False, True])
+def test_killed_and_resumed(tmp_path, models, clusters):
+    model, rng, args = FAMILIES / "gemma4_text", random.Random(1), ["--dtype", "f32"]
+    if clusters:
+        model, args = tmp_path / "m.gguf", [*args, "--clusters", 20]
+        with_vocabulary(model, models[1])
+    extract(model, tmp_path / "whole", *args)
     out, begun = tmp_path / "v", []
     start = time.monotonic()
-    extract(model, tmp_path / "timed", "--dtype", "f32")
+    extract(model, tmp_path / "timed", *args)
     length = time.monotonic() - start
     for i in range(10):
-        p = subprocess.Popen([INFER, "extract", str(model), "-o", str(out), "--dtype", "f32", "--resume"],
+        p = subprocess.Popen([INFER, "extract", str(model), "-o", str(out), *map(str, args), "--resume"],
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(rng.uniform(0, length))
         p.send_signal(signal.SIGKILL)
@@ -140,7 +144,7 @@ def test_killed_and_resumed(tmp_path):
         if out.exists():
             shutil.rmtree(out)  # it was faster: begin anew
             begun = []
-    extract(model, out, "--dtype", "f32", "--resume")
+    extract(model, out, *args, "--resume")
     assert contents(out) == contents(tmp_path / "whole")
     index = json.loads((out / "index.json").read_text())
     if begun:
@@ -255,14 +259,12 @@ TEXTS = ["Hello, world! It's 12345.67 tests; isn't it?", "  leading  spaces\n\n\
          "Привет 你好世界 こんにちは 한국 नमस्ते 😀👩‍💻", "int main(void) { return a[i]++ != b->c; }", " ", "the the"]
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_tokenizer_of_gguf(tmp_path, models, which):
-    """A vocabulary of a real model on a tiny one: its tokenizer.json gives the GGUF file's ids."""
-    tokenizers = pytest.importorskip("tokenizers")
+def with_vocabulary(out, model):
+    """The tiny model with the vocabulary of a real one, and as many random rows."""
     gguf = pytest.importorskip("gguf")
-    reader = gguf.GGUFReader(models[which])
+    reader = gguf.GGUFReader(model)
     tiny = gguf.GGUFReader(GGUF)
-    w = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    w = gguf.GGUFWriter(out, "llama")
     for source, wanted in ((tiny, False), (reader, True)):
         for f in source.fields.values():
             if f.name.startswith("GGUF.") or f.name == "general.architecture" or \
@@ -282,6 +284,13 @@ def test_tokenizer_of_gguf(tmp_path, models, which):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_tokenizer_of_gguf(tmp_path, models, which):
+    """A vocabulary of a real model on a tiny one: its tokenizer.json gives the GGUF file's ids."""
+    tokenizers = pytest.importorskip("tokenizers")
+    with_vocabulary(tmp_path / "m.gguf", models[which])
     r = extract(tmp_path / "m.gguf", tmp_path / "v", "--level", "browse", "--top-k", 1)
     assert "warn" not in r.err.lower(), r.err
     other = tokenizers.Tokenizer.from_file(str(tmp_path / "v/tokenizer.json"))
@@ -294,3 +303,77 @@ def test_tokenizer_of_gguf(tmp_path, models, which):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tmp_path / "v" / name, tmp_path / "alone")
     assert infer("tokenize", tmp_path / "alone", "--json", stdin=lines).text == r.text
+
+
+# ---- clusters ---------------------------------------------------------------------------------
+
+
+def k_means(x, k):
+    """The longest point, then the farthest ones, then at most 50 rounds."""
+    x = x.astype("f8")
+    centres = [x[(x ** 2).sum(1).argmax()]]
+    nearest = x @ centres[0]
+    while len(centres) < k:
+        centres.append(x[nearest.argmin()])
+        nearest = np.maximum(nearest, x @ centres[-1])
+    centres, cluster = np.array(centres), np.zeros(len(x), int)
+    for _ in range(50):
+        new = (x @ centres.T).argmax(1)
+        if (new == cluster).all():
+            break
+        cluster = new
+        centres = np.array([x[cluster == c].sum(0) for c in range(k)])
+        size = np.linalg.norm(centres, axis=1, keepdims=True)
+        centres = np.where(size > 1e-8, centres / np.maximum(size, 1e-30), 0)
+    return centres, cluster
+
+
+def test_clusters(tmp_path, models):
+    """Against steps and k-means in numpy, of what the index holds and another tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    with_vocabulary(tmp_path / "m.gguf", models[1])
+    K, args = 9, ["--dtype", "f32", "--top-k", 4, "--clusters", 9]
+    for threads in (1, 3):
+        extract(tmp_path / "m.gguf", tmp_path / f"v{threads}", *args, "--threads", threads)
+    v = tmp_path / "v1"
+    assert contents(v) == contents(tmp_path / "v3")
+    index = json.loads((v / "index.json").read_text())
+    d, n_vocab, F = index["hidden_size"], index["vocab_size"], index["layers"][0]["num_features"]
+    embed = np.fromfile(v / "embeddings.bin", "<f4").reshape(n_vocab, d)
+    gates = np.fromfile(v / "gate_vectors.bin", "<f4").reshape(-1, d)
+    tok = tokenizers.Tokenizer.from_file(str(v / "tokenizer.json"))
+    texts = [tok.decode([i]).strip() for i in range(n_vocab)]
+    words = np.array([i for i, t in enumerate(texts) if len(t) >= 3 and t.isascii() and
+                      all(c.isalnum() or c in "-'" for c in t)])
+    meta = (v / "down_meta.bin").read_bytes()
+    steps, where, spoken = [], [], []
+    for l in range(index["num_layers"]):
+        records = np.frombuffer(meta, "<u4", F * 10, 16 + (l + 1) * 4 + l * F * 40).reshape(F, 10)
+        best = words[(embed[words] @ gates[l * F:(l + 1) * F].T).argmax(0)]
+        for f in range(F):
+            ids = [i for i in tok.encode(texts[best[f]], add_special_tokens=False).ids if i >= 3]
+            if records[f, 0] < 3 or not ids:
+                continue
+            step = embed[records[f, 0]].astype("f8") - embed[ids].astype("f8").mean(0).astype("f4")
+            if np.linalg.norm(step) > 1e-8:
+                steps.append(step / np.linalg.norm(step))
+                where.append((l, f))
+                spoken.append([texts[i].lower() for i in records[f, 2::2]])
+    centres, cluster = k_means(np.array(steps, "f4"), K)
+    rows = [json.loads(r) for r in (v / "feature_clusters.jsonl").read_text().splitlines()]
+    assert [(r["l"], r["f"]) for r in rows] == where
+    assert [r["c"] for r in rows] == cluster.tolist()
+    found = json.loads((v / "relation_clusters.json").read_text())
+    assert found["k"] == K and found["counts"] == np.bincount(cluster, minlength=K).tolist()
+    assert np.abs(np.array(found["centres"]) - centres).max() < 1e-5
+    assert len(found["labels"]) == len(found["top_tokens"]) == K
+    for c in range(K):
+        said = {w for f, s in enumerate(spoken) if cluster[f] == c for w in s}
+        assert found["top_tokens"][c] and set(found["top_tokens"][c]) <= said
+        assert found["labels"][c] == "/".join(found["top_tokens"][c][:3])
+    shown = json.loads(infer("relations", v, "--json").text)["relations"]
+    by_label = {}
+    for label, n in zip(found["labels"], found["counts"]):
+        by_label[label] = by_label.get(label, 0) + n
+    assert {r["name"]: r["count"] for r in shown} == by_label
+    assert infer("inspect", "--verify", v).rc == 0

@@ -212,8 +212,10 @@ static void clusters(void **s)
     }
     float centres[C * D], again[C * D];
     int32_t cluster[N], other[N];
-    assert_int_equal(kmeans(centres, cluster, x, N, D, C, 50, 1, NULL), INFER_OK);
-    assert_int_equal(kmeans(again, other, x, N, D, C, 50, 3, NULL), INFER_OK);
+    kmeans_run run = { .x = x, .n = N, .d = D, .k = C, .max_iterations = 50, .n_threads = 1 };
+    assert_int_equal(kmeans(centres, cluster, &run, NULL), INFER_OK);
+    run.n_threads = 3;
+    assert_int_equal(kmeans(again, other, &run, NULL), INFER_OK);
     assert_memory_equal(centres, again, sizeof centres);
     assert_memory_equal(cluster, other, sizeof cluster);
     for (int i = 0; i < N; i++) {
@@ -228,8 +230,10 @@ static void clusters(void **s)
         assert_true(fabs(size - 1) < 1e-5);
     }
     // more clusters than points: each its own
-    assert_int_equal(kmeans(centres, cluster, x, 3, D, C, 50, 2, NULL), INFER_ARGUMENT);
-    assert_int_equal(kmeans(centres, cluster, x, 3, D, 3, 50, 2, NULL), INFER_OK);
+    run.n = 3;
+    assert_int_equal(kmeans(centres, cluster, &run, NULL), INFER_ARGUMENT);
+    run.k = 3;
+    assert_int_equal(kmeans(centres, cluster, &run, NULL), INFER_OK);
     assert_int_not_equal(cluster[0], cluster[1]);
     assert_int_not_equal(cluster[1], cluster[2]);
 }
