@@ -159,7 +159,7 @@ typedef struct infer_engine_info {
     const char *device;    // one line
     int n_threads, n_ctx, n_kv_tokens, max_rows;
     uint64_t kv_bytes, work_bytes;
-    uint64_t repacked_bytes; // of the head's coarse copy, now
+    uint64_t repacked_bytes; // of weights in another order, and the head's copy
     uint64_t unread_bytes;   // of the head, that the last step's search for the largest spared
     const char *kv_type_k, *kv_type_v; // "f16"
 } infer_engine_info;
@@ -347,7 +347,7 @@ typedef struct infer_stats {
     uint64_t seed;
     infer_finish finish;
     int n_drafted, n_accepted; // tokens guessed ahead, and of them right
-    uint64_t repacked_bytes;   // of the model, and of the head's coarse copy
+    uint64_t repacked_bytes;   // of weights in another order, and the head's copy
     double load_s;             // seconds that opening the model and the session took
 } infer_stats;
 INFER_API infer_stats infer_session_stats(const infer_session *session);

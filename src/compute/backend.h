@@ -125,6 +125,12 @@ struct backend {
     /* y = x W^T + b. exact: on float32 activations even where W is quantised. */
     void (*matmul)(const worker *w, float *y, size_t y_stride, const linear *l, const act *x,
                    bool exact);
+    /* Matrices laid anew in the order in which this device's matmul reads them (panels.h); NULL,
+     * both of them: none. packed_bytes: what w takes, 0 where it is best read as it is. pack: this
+     * thread's share of rows [begin, end) to `to`, where the whole of w has packed_bytes. begin is
+     * a multiple of PANEL. */
+    size_t (*packed_bytes)(const device *d, const tensor *w);
+    void (*pack)(const worker *w, uint8_t *to, const tensor *from, int begin, int end);
     /* y[r] = sum over f of a[r, f] * rows[f], f in order, those with a[r, f] 0 left out and where
      * no r needs them not read; a [n_rows, a_stride], rows [n_features, n_cols], of which the first
      * `width` columns are wanted. */

@@ -14,6 +14,7 @@ typedef struct tensor {
     int n_rows, n_cols; // a matrix [n_rows, n_cols]; a vector has n_rows 1
     int n_slices;       // expert stacks; 1 otherwise
     size_t row_bytes;
+    const uint8_t *panels; // the same rows as panels.h has them; NULL: not made
 } tensor;
 
 static inline bool tensor_present(const tensor *t) { return t->data != NULL; }
@@ -24,6 +25,7 @@ static inline tensor tensor_rows(const tensor *t, int begin, int n)
     tensor v = *t;
     v.data = t->data + (size_t)begin * t->row_bytes;
     v.n_rows = n;
+    v.panels = NULL;
     return v;
 }
 /* Slice s of a stack as a matrix. */
@@ -32,6 +34,7 @@ static inline tensor tensor_slice(const tensor *t, int s)
     tensor v = *t;
     v.data = t->data + (size_t)s * (size_t)t->n_rows * t->row_bytes;
     v.n_slices = 1;
+    v.panels = NULL;
     return v;
 }
 /* Row r to float32 [n_cols]. */

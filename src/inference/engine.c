@@ -302,15 +302,18 @@ static infer_status read_options(infer_engine *e, const infer_engine_options *o,
               : option_kv(v ? "kv_type_v" : "kv_type", v ? v : o->kv_type, o->exact, v_type, err);
 }
 
-/* The layers' providers: the plan's own, then those of an index over them. */
-static infer_status ffn_open(infer_engine *e, const infer_engine_options *o, infer_error *err)
+/* The layers, and their providers: the plan's own, then those of an index over them. */
+static infer_status layers_open(infer_engine *e, const infer_engine_options *o, infer_error *err)
 {
     const infer_model *m = e->model;
+    e->layers = mem_alloc((size_t)m->n_layers, sizeof *e->layers);
     e->ffn = mem_zero((size_t)m->n_layers, sizeof *e->ffn);
-    if (!e->ffn) return error_set(err, INFER_NOMEM, "engine: out of memory");
+    if (e->layers) memcpy(e->layers, m->layers, (size_t)m->n_layers * sizeof *e->layers);
+    e->lm_head = m->head;
+    if (!e->layers || !e->ffn) return error_set(err, INFER_NOMEM, "engine: out of memory");
     for (int l = 0; l < m->n_layers; l++)
         e->ffn[l] =
-            (ffn_provider){ m->layers[l].moe ? moe_forward : dense_forward, &m->layers[l], NULL };
+            (ffn_provider){ m->layers[l].moe ? moe_forward : dense_forward, &e->layers[l], NULL };
     return m->ffn_index ? walk_open(e, o, err) : INFER_OK;
 }
 
@@ -336,8 +339,9 @@ infer_status infer_engine_new(infer_engine **out, const infer_model *model,
     if (!st) st = e->be->open(&e->dev, &d, err);
     if (!st) st = ws_open(e, &wd, err);
     if (!st) st = step_open(e, err);
-    if (!st) st = ffn_open(e, &o, err);
+    if (!st) st = layers_open(e, &o, err);
     if (!st) st = head_open(e, err);
+    if (!st) st = pack_open(e, err);
     if (!st)
         st = kv_open(&e->kv, e->be, e->dev, model, k_type, v_type, e->n_ctx, e->n_kv_tokens,
                      e->max_sequences, e->max_rows, err);
@@ -358,6 +362,7 @@ void infer_engine_free(infer_engine *e)
 {
     if (!e) return;
     if (e->dev) {
+        pack_close(e);
         head_close(e);
         kv_close(&e->kv);
         step_close(e);
@@ -365,6 +370,7 @@ void infer_engine_free(infer_engine *e)
         e->be->close(e->dev);
     }
     profile_free(e->profile);
+    mem_free(e->layers);
     mem_free(e->ffn);
     arena_free(&e->walk_mem);
     mem_free(e);
@@ -381,7 +387,7 @@ infer_engine_info infer_engine_describe(const infer_engine *e)
                                 .max_rows = e->max_rows,
                                 .kv_bytes = e->kv.bytes,
                                 .work_bytes = e->ws.bytes,
-                                .repacked_bytes = head_bytes(e),
+                                .repacked_bytes = head_bytes(e) + e->pack.packed,
                                 .unread_bytes = e->step.searches ? e->head.unread : 0,
                                 .kv_type_k = kv_type_name(e->kv.k_type),
                                 .kv_type_v = kv_type_name(e->kv.v_type) };
@@ -390,8 +396,7 @@ infer_engine_info infer_engine_describe(const infer_engine *e)
 infer_status infer_engine_profile(infer_engine *e, bool on, infer_error *err)
 {
     if (on && !e->profile) {
-        infer_status st =
-            profile_new(&e->profile, e->kv.be, e->model, e->be->n_threads(e->dev), err);
+        infer_status st = profile_new(&e->profile, e->kv.be, e, err);
         if (st) return st;
     }
     if (on) profile_reset(e->profile);
@@ -551,6 +556,7 @@ infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infe
         return st;
     }
     head_plan(e, rows);
+    pack_plan(e);
     for (int r = 0; r < n_rows; r++)
         if (rows[r].embedding)
             memcpy(e->ws.x + (size_t)r * e->ws.x_stride, rows[r].embedding,
@@ -561,6 +567,7 @@ infer_status infer_step(infer_engine *e, const infer_row *rows, int n_rows, infe
     else if (model_broken(e->model))
         st = error_set(err, INFER_IO, "%s: the file became shorter while it was in use",
                        e->model->path);
+    pack_settle(e);
     if (st)
         atomic_store(&e->cancel, 0);
     else

@@ -11,6 +11,7 @@
 
 #include "inference/head.h"
 #include "inference/kv.h"
+#include "inference/pack.h"
 #include "inference/profile.h"
 
 struct infer_sequence {
@@ -109,6 +110,9 @@ struct infer_engine {
     kv_cache kv;
     workspace ws;
     step step;
+    layer_plan *layers; // [n_layers] the model's, with what was packed of their matrices
+    linear lm_head;     // so too
+    packer pack;
     head_search head;
     infer_capture capture;
     ffn_provider *ffn;               // [n_layers]

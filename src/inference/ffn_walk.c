@@ -213,7 +213,7 @@ static infer_status open_experts(infer_engine *e, ffn_provider *f, const vindex_
                                  infer_error *err)
 {
     const infer_vindex *v = e->model->ffn_index;
-    const layer_plan *l = &e->model->layers[layer];
+    const layer_plan *l = &e->layers[layer];
     const moe_plan *from = l->moe;
     const patch_feature *edits;
     int d_model = e->model->d_model, n = from->n_experts;
@@ -362,6 +362,6 @@ const char *infer_engine_ffn(const infer_engine *e, int layer)
     if (layer < 0 || layer >= e->model->n_layers) return NULL;
     const ffn_provider *f = &e->ffn[layer];
     if (f->walk) return f->walk->path;
-    if (f->plan == &e->model->layers[layer]) return f->plan->moe ? "experts" : "weights";
+    if (f->plan == &e->layers[layer]) return f->plan->moe ? "experts" : "weights";
     return "walk experts";
 }

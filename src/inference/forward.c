@@ -126,7 +126,7 @@ static void attention_branch(const worker *w, infer_engine *e, int layer)
 {
     const backend *be = e->be;
     workspace *ws = &e->ws;
-    const layer_plan *l = &e->model->layers[layer];
+    const layer_plan *l = &e->layers[layer];
     int n = e->step.n_rows;
     bool own_kv = l->kv_source == layer;
 
@@ -190,7 +190,7 @@ static void ple_branch(const worker *w, infer_engine *e, int layer)
     const backend *be = e->be;
     workspace *ws = &e->ws;
     const infer_model *m = e->model;
-    const layer_plan *l = &m->layers[layer];
+    const layer_plan *l = &e->layers[layer];
     int n = e->step.n_rows, width = m->ple_width, begin, end;
     norm plain = { .kind = NORM_NONE };
     if (l->altup)
@@ -254,8 +254,9 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
 {
     const backend *be = e->be;
     workspace *ws = &e->ws;
-    const layer_plan *l = &e->model->layers[layer];
+    const layer_plan *l = &e->layers[layer];
 
+    pack_layer(w, e, layer);
     if (l->altup) altup_predict(w, e, l->altup);
     norm_input(w, e, &l->attn_norm);
     if (l->laurel) laurel_branch(w, e, l->laurel);
@@ -316,6 +317,7 @@ static void logits(const worker *w, infer_engine *e)
     be->normalise(w, out.x, out.x, out.stride, out.n_rows, m->d_model, &m->final_norm);
     be->prepare(w, &out);
     BARRIER();
+    pack_layer(w, e, m->n_layers);
     head_run(w, e, &out);
 }
 

@@ -166,7 +166,7 @@ void head_plan(infer_engine *e, const infer_row *rows)
  * threads: the file and the copy are never both in memory. */
 static void whole(const worker *w, infer_engine *e, const act *out)
 {
-    const linear *l = &e->model->head;
+    const linear *l = &e->lm_head;
     workspace *ws = &e->ws;
     if (!e->head.packing) {
         e->be->matmul(w, ws->logits, ws->logits_stride, l, out, e->exact);

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "inference/engine.h"
 
 /* The operations that read no weights by blocks: name, parameters, arguments. */
 #define PLAIN_OPS(X)                                                                               \
@@ -251,19 +252,19 @@ static int by_address(const void *a, const void *b)
 
 /* ---- the profile ----------------------------------------------------------------------------- */
 
-infer_status profile_new(profile **out, const backend *be, const infer_model *m, int n_threads,
-                         infer_error *err)
+infer_status profile_new(profile **out, const backend *be, const infer_engine *e, infer_error *err)
 {
     *out = NULL;
     profile *p = mem_zero(1, sizeof *p);
     if (!p) return error_set(err, INFER_NOMEM, "profile: out of memory");
     p->inner = be;
-    p->n_threads = n_threads;
-    p->threads = mem_zero((size_t)n_threads, sizeof *p->threads);
-    bool ok = p->threads != NULL && add_roles(p, &m->head, 1, "head") &&
-              add_roles(p, &m->ple_project, 1, "layer embedding");
-    for (int l = 0; ok && l < m->n_layers; l++)
-        ok = add_layer(p, &m->layers[l]);
+    p->n_threads = be->n_threads(e->dev);
+    p->threads = mem_zero((size_t)p->n_threads, sizeof *p->threads);
+    bool ok = p->threads != NULL && add_roles(p, &e->lm_head, 1, "head") &&
+              add_roles(p, &e->model->ple_project, 1, "layer embedding");
+    for (int l = 0; ok && l < e->model->n_layers; l++)
+        ok = add_layer(p, &e->layers[l]) &&
+             (e->ffn[l].plan == &e->layers[l] || add_layer(p, e->ffn[l].plan));
     if (!ok) {
         profile_free(p);
         return error_set(err, INFER_NOMEM, "profile: out of memory");

@@ -10,9 +10,10 @@
 #include "models/model.h"
 
 typedef struct profile profile;
+struct infer_engine;
 
-/* Counts of zero. `be` and `m` are borrowed. */
-infer_status profile_new(profile **out, const backend *be, const infer_model *m, int n_threads,
+/* Counts of zero. `be` and the engine's matrices are borrowed. */
+infer_status profile_new(profile **out, const backend *be, const struct infer_engine *e,
                          infer_error *err);
 void profile_free(profile *p);
 /* Like be->run; in it the operations of profile_backend are timed. They may be called nowhere else.

@@ -577,7 +577,8 @@ infer_sequence *infer_session_sequence(infer_session *s)
 infer_stats infer_session_stats(const infer_session *s)
 {
     infer_stats stats = s->stats;
-    stats.repacked_bytes = infer_model_describe(s->model).repacked_bytes + head_bytes(s->engine);
+    stats.repacked_bytes = infer_model_describe(s->model).repacked_bytes +
+                           infer_engine_describe(s->engine).repacked_bytes;
     return stats;
 }
 

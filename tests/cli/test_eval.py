@@ -107,3 +107,21 @@ def test_interrupted_run_leaves_no_file(tmp_path):
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=20)
     assert p.returncode == 130 and out == b"" and but_context(err) == b"" and not (tmp_path / "l").exists()
+
+
+@pytest.mark.parametrize("type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
+def test_weights_laid_anew_change_no_bit(type, tmp_path):
+    """Steps of few rows lay the weights out anew after a while: prompts row by row and at once, at levels with and without."""
+    model = tmp_path / "m.gguf"
+    r = infer("quantize", GGUF, model, type)
+    assert r.rc == 0, r.err
+    ids = [i * 53 % 263 for i in range(40)]
+    same = None
+    for extra in (["--chunk", 64], ["--chunk", 1], ["--chunk", 2], ["--chunk", 4, "--threads", 3], ["--chunk", 1, "--cpu", "ref"],
+                  ["--chunk", 1, "--no-mmap"]):
+        _, logits, hidden, _ = eval_all(tmp_path, model, *extra, ids=ids, attention=False)
+        now = logits.tobytes() + hidden.tobytes()
+        assert same in (None, now), extra
+        same = now
+    stats = [json.loads(infer("run", model, PROMPT, "-n", n, "--ignore-eos", "--json").text)["repacked_bytes"] for n in (4, 40)]
+    assert stats[0] == 0 < stats[1], stats

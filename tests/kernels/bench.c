@@ -29,13 +29,20 @@ static double best_time(void (*fn)(const matmul_args *), const matmul_args *a, d
 }
 
 static void bench_matmul(const cpu_kernels *k, const cpu_kernels *ref, dtype type, bool exact,
-                         int n_outputs, int n_cols)
+                         bool in_panels, int n_outputs, int n_cols)
 {
     fence weights, scratch = fence_new((matmul_scratch_bytes(n_cols) + 63) / 64 * 64);
     tensor w = random_weights(&weights, type, n_outputs, n_cols);
+    fence panels = fence_new(in_panels ? panels_bytes(&w) : 64);
+    if (in_panels) {
+        panels_pack(panels.data, &w, 0, n_outputs);
+        w.panels = panels.data;
+    }
     static const int rows[] = {1, 4, 64};
     char name[64];
-    snprintf(name, sizeof name, "%s%s", quant_formats[type]->name, exact ? " f32" : "");
+    snprintf(name, sizeof name, "%s%s", quant_formats[type]->name, exact       ? " f32"
+                                                                  : in_panels ? " panels"
+                                                                              : "");
     printf("%-11s %-12s %5dx%-5d", k->name, name, n_outputs, n_cols);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         act_memory m;
@@ -58,6 +65,7 @@ static void bench_matmul(const cpu_kernels *k, const cpu_kernels *ref, dtype typ
     printf("\n");
     fence_free(&weights);
     fence_free(&scratch);
+    fence_free(&panels);
 }
 
 static void bench_attn(const cpu_kernels *k, int n_queries, int head_dim, kv_type type)
@@ -94,12 +102,13 @@ void bench(const cpu_kernels *k, const cpu_kernels *ref, const char *only)
         if (only && strcasecmp(only, quant_formats[t]->name)) continue;
         if (!quant_formats[t]->sub) continue;
         for (int s = 0; s < 3 && (k != ref || s < 1); s++)
-            bench_matmul(k, ref, (dtype)t, false, shapes[s][0], shapes[s][1]);
+            for (int p = 0; p <= (k->reads_by_vectors && panels_take((dtype)t)); p++)
+                bench_matmul(k, ref, (dtype)t, false, p, shapes[s][0], shapes[s][1]);
     }
     for (size_t i = 0; i < sizeof exact_too / sizeof *exact_too; i++) {
         if (only && strcasecmp(only, quant_formats[exact_too[i]]->name)) continue;
         for (int s = 0; s < 3 && (k != ref || s < 1); s++)
-            bench_matmul(k, ref, exact_too[i], true, shapes[s][0], shapes[s][1]);
+            bench_matmul(k, ref, exact_too[i], true, false, shapes[s][0], shapes[s][1]);
     }
     if (only && strcasecmp(only, "attn")) return;
     for (int type = 0; type < KV_TYPE_COUNT; type++)

@@ -263,6 +263,19 @@ static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear 
         k->add_scaled(y + (size_t)r * y_stride + a.begin, l->bias + a.begin, 1.0f, a.end - a.begin);
 }
 
+static size_t cpu_packed_bytes(const device *d, const tensor *w)
+{
+    bool takes = d->k->reads_by_vectors && d->k->reads_by_vectors(w->type) && panels_take(w->type);
+    return takes && w->n_slices == 1 && w->n_cols % 32 == 0 ? panels_bytes(w) : 0;
+}
+
+static void cpu_pack(const worker *w, uint8_t *to, const tensor *from, int begin, int end)
+{
+    int first, last;
+    thread_share(end - begin, PANEL, w->thread, w->n_threads, &first, &last);
+    if (first < last) panels_pack(to, from, begin + first, begin + last);
+}
+
 #define SUM_TILE 32 // rows that all of a step's activations use while they lie in the cache
 
 /* Rows [first, first + n) of t in columns [begin, end) to floats, those that some activation uses.
@@ -420,6 +433,8 @@ const backend backend_cpu = {
     .copy_heads = cpu_copy_heads,
     .prepare = cpu_prepare,
     .matmul = cpu_matmul,
+    .packed_bytes = cpu_packed_bytes,
+    .pack = cpu_pack,
     .sum_rows = cpu_sum_rows,
     .rope = cpu_rope,
     .kv_append = cpu_kv_append,

@@ -9,36 +9,55 @@
 #include "compute/cpu/int8_units.h"
 #include "compute/cpu/scratch.h"
 
-/* A format's own function: panel rows at p; n blocks of 32. */
-typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks);
+/* A format's own function: a panel's rows, as they lie in the file or in a panel; n blocks of 32.
+ * p is where they begin, as in unit_rows. */
+typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int lane, int n_blocks);
+
+#define ROWS_OF(type, unit_bytes, in_panels)                                                       \
+    { .p = p, .stride = stride, .lane = lane, .bytes = unit_bytes, .panels = in_panels,            \
+      .half_first = panel_half_first(type) }
 
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    static void store_##name(panel_chunk out, const uint8_t *p, size_t stride, int n_blocks)       \
+    KERNEL_INLINE void store_from_##name(panel_chunk out, unit_rows u, int n_blocks)               \
     {                                                                                              \
         sink s = { .f = shp, .rows = 0, .out = out };                                              \
-        for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes)                           \
-            unit_##name(&s, b, p, stride);                                                         \
+        for (int b = 0; b < n_blocks; b += unit_blocks) {                                          \
+            unit_##name(&s, b, &u);                                                                \
+            u.p += u.panels ? unit_bytes * PANEL : unit_bytes;                                     \
+        }                                                                                          \
+    }                                                                                              \
+    static void store_##name(panel_chunk out, const uint8_t *p, size_t stride, int lane,           \
+                             int n_blocks)                                                         \
+    {                                                                                              \
+        unit_rows u = ROWS_OF(type, unit_bytes, false);                                            \
+        store_from_##name(out, u, n_blocks);                                                       \
+    }                                                                                              \
+    static void store_panels_##name(panel_chunk out, const uint8_t *p, size_t stride, int lane,    \
+                                    int n_blocks)                                                  \
+    {                                                                                              \
+        unit_rows u = ROWS_OF(type, unit_bytes, true);                                             \
+        store_from_##name(out, u, n_blocks);                                                       \
     }
 UNIT_FORMATS(X)
 #undef X
 
 typedef struct int8_format {
     shape f;
-    store_fn *store; // NULL: store_any
+    store_fn *store, *store_panels; // NULL: store_any
 } int8_format;
 
 static int8_format int8_format_of(dtype type)
 {
     switch (type) {
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    case type: return (int8_format){ shp, store_##name };
+    case type: return (int8_format){ shp, store_##name, store_panels_##name };
         UNIT_FORMATS(X)
 #undef X
     default: break;
     }
     const quant_format *q = quant_formats[type];
-    if (q->sub == 32) return (int8_format){ q->has_min ? SHAPE_S32M : SHAPE_S32, NULL };
-    return (int8_format){ q->has_min ? SHAPE_S16M : SHAPE_S16, NULL };
+    if (q->sub == 32) return (int8_format){ q->has_min ? SHAPE_S32M : SHAPE_S32, 0, 0 };
+    return (int8_format){ q->has_min ? SHAPE_S16M : SHAPE_S16, 0, 0 };
 }
 
 /* ---- any other format: rows through quant.h, then transposed ---- */
@@ -101,6 +120,12 @@ static int8_scratch take_scratch(uint8_t **at, const tensor *w)
     return s;
 }
 
+/* Where w's panels have the row bytes from `at` on of the LANES rows from o on. */
+static inline const uint8_t *in_panels(const tensor *w, int o, size_t at)
+{
+    return w->panels + (size_t)(o / PANEL * PANEL) * w->row_bytes + at * PANEL + o % PANEL * 4;
+}
+
 /* n k, from k on, of the panel of outputs from o on. */
 static void fill_chunk(panel_chunk c, const int8_format *f, const tensor *w, int o, int k, int n,
                        const int8_scratch *s)
@@ -109,20 +134,24 @@ static void fill_chunk(panel_chunk c, const int8_format *f, const tensor *w, int
     size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
     int n_rows = w->n_rows - o < LANES ? w->n_rows - o : LANES;
     const uint8_t *from = w->data + (size_t)o * w->row_bytes + at;
-    if (!f->store)
+    if (w->panels)
+        f->store_panels(c, in_panels(w, o, at), 0, o % PANEL, n / 32);
+    else if (!f->store)
         store_any(c, q, from, w->row_bytes, n_rows, n, &s->rows);
     else if (n_rows == LANES)
-        f->store(c, from, w->row_bytes, n / 32);
+        f->store(c, from, w->row_bytes, 0, n / 32);
     else
-        f->store(c, last_rows(w, o, s->copy) + at, w->row_bytes, n / 32);
+        f->store(c, last_rows(w, o, s->copy) + at, w->row_bytes, 0, n / 32);
 }
 
-/* Bytes that the next chunk is unpacked from: LANES streams a panel, which no processor foresees.
- * Each tile prefetches a few of their rows. */
+/* Bytes that the next chunk is unpacked from, in pieces, of which each tile prefetches a few: of
+ * rows in the file the pieces are LANES streams a panel, which no processor foresees, and those of
+ * panels come after a pause. */
 typedef struct ahead {
     const uint8_t *p;
-    size_t stride, bytes;
-    int rows; // still to come
+    size_t bytes, step; // of a piece; to the next one
+    ptrdiff_t jump;     // added after LANES of them
+    int n, done;
 } ahead;
 
 /* For `panels` panels of outputs from o on, of which k are done; chunk says how long the next is.
@@ -137,18 +166,25 @@ static ahead next_chunk(const matmul_args *a, int o, int panels, int k,
         o += panels * LANES;
     }
     size_t at = (size_t)k / (size_t)q->block_size * (size_t)q->block_bytes;
+    size_t bytes = (size_t)chunk(w->n_cols, k) / (size_t)q->block_size * (size_t)q->block_bytes;
     int rows = a->end - o < panels * LANES ? a->end - o : panels * LANES;
-    ahead next = { w->data + (size_t)o * w->row_bytes + at, w->row_bytes, 0, rows };
-    next.bytes = (size_t)chunk(w->n_cols, k) / (size_t)q->block_size * (size_t)q->block_bytes;
-    return next;
+    if (rows <= 0) return (ahead){ 0 };
+    if (!w->panels)
+        return (ahead){ w->data + (size_t)o * w->row_bytes + at, bytes, w->row_bytes, 0, rows, 0 };
+    bytes *= PANEL / LANES;
+    const uint8_t *p = in_panels(w, o, at);
+    ptrdiff_t jump = in_panels(w, o + LANES, at) - p - (ptrdiff_t)(LANES * bytes);
+    return (ahead){ p, bytes, bytes, jump, (rows + LANES - 1) / LANES * LANES, 0 };
 }
 
-static inline void prefetch_rows(ahead *next, int n)
+static inline void prefetch_some(ahead *next, int n)
 {
-    for (; n > 0 && next->rows > 0; n--, next->rows--, next->p += next->stride) {
+    for (; n > 0 && next->done < next->n; n--) {
         for (size_t i = 0; i < next->bytes; i += 64)
             PREFETCH_FAR(next->p + i);
         PREFETCH_FAR(next->p + next->bytes - 1);
+        next->p += next->step;
+        if (++next->done % LANES == 0) next->p += next->jump;
     }
 }
 

@@ -1,7 +1,7 @@
 /*
  * int8_units.h: the formats that kernels read by vector code. unit_<fmt> takes one unit of LANES
- * rows at p (the bytes are as in quant_<fmt>.c), makes its blocks of 32 k in registers, and hands
- * them to emit in order. It reads no byte outside the unit.
+ * rows (the bytes are as in quant_<fmt>.c), makes its blocks of 32 k in registers, and hands them
+ * to emit in order. It reads no byte outside the unit.
  *
  * A format is one function and one line in UNIT_FORMATS.
  */
@@ -10,18 +10,47 @@
 
 #include "compute/cpu/int8_block.h"
 
-/* Dword 0 and dword 3 of 16 bytes alone. */
-KERNEL_INLINE vi load_dword(const uint8_t *p, size_t stride)
+/* Where a unit of LANES rows lies: rows as in the file, or a panel (compute/panels.h). All but the
+ * pointer and the stride is constant after inlining. */
+typedef struct unit_rows {
+    const uint8_t *p; // first row; of panels at this kernel's first lane
+    size_t stride;    // of rows
+    int lane, bytes;  // of panels; of a unit of a row
+    bool panels, half_first;
+} unit_rows;
+
+/* n dwords of each row from byte `at` on. */
+KERNEL_INLINE void unit_dwords(vi *t, const unit_rows *u, int at, int n)
 {
-    vi t[4];
-    load_dwords(t, p, stride);
+    if (u->panels) {
+        const uint8_t *p = u->p + (at - (u->half_first ? 2 : 0)) * PANEL;
+        KERNEL_UNROLL for (int i = 0; i < n; i++) t[i] = vi_load(p + i * PANEL * 4);
+        return;
+    }
+    KERNEL_UNROLL for (int i = 0; i < n; i += 4)
+    {
+        vi v[4];
+        int from = at + 4 * i, past = from + 16 > u->bytes ? from + 16 - u->bytes : 0;
+        load_dwords(v, u->p + from - past, u->stride);
+        int some = n - i < 4 ? n - i : 4;
+        KERNEL_UNROLL for (int j = 0; j < some; j++)
+        {
+            int k = j + past / 4;
+            t[i + j] = past % 4 ? vi_or(vi_srl(v[k], 16), vi_sll(v[(k + 1) % 4], 16)) : v[k];
+        }
+    }
+}
+KERNEL_INLINE vi unit_dword(const unit_rows *u, int at)
+{
+    vi t[1];
+    unit_dwords(t, u, at, 1);
     return t[0];
 }
-KERNEL_INLINE vi load_last_dword(const uint8_t *p, size_t stride)
+/* The scale at byte `at`, the unit's first or last two. */
+KERNEL_INLINE vf unit_half(const unit_rows *u, int at)
 {
-    vi t[4];
-    load_dwords(t, p, stride);
-    return t[3];
+    if (u->panels) return vf_load_half(u->p + u->bytes / 4 * PANEL * 4 - 2 * u->lane);
+    return at ? vi_half(vi_srl(unit_dword(u, at - 2), 16)) : vi_half(unit_dword(u, 0));
 }
 
 /* 16 bytes of packed nibbles: low ones to w[0 … 3], high ones to w[4 … 7]. */
@@ -35,21 +64,20 @@ KERNEL_INLINE void split_nibbles(vi *low, vi *high, const vi *t, int n)
     }
 }
 
-KERNEL_INLINE void unit_q8_0(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q8_0(const sink *s, int block, const unit_rows *u)
 {
     vi w[8];
-    vf d = vi_half(load_dword(p, stride));
-    load_dwords(w, p + 2, stride);
-    load_dwords(w + 4, p + 18, stride);
+    vf d = unit_half(u, 0);
+    unit_dwords(w, u, 2, 8);
     KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(w[j]);
     emit(s, block, w, &d, NULL);
 }
 
-KERNEL_INLINE void unit_q4_0(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q4_0(const sink *s, int block, const unit_rows *u)
 {
     vi t[4], w[8];
-    vf d = vi_half(load_dword(p, stride));
-    load_dwords(t, p + 2, stride);
+    vf d = unit_half(u, 0);
+    unit_dwords(t, u, 2, 4);
     split_nibbles(w, w + 4, t, 4);
     emit(s, block, w, &d, NULL);
 }
@@ -57,21 +85,21 @@ KERNEL_INLINE void unit_q4_0(const sink *s, int block, const uint8_t *p, size_t 
 static const int8_t iq4_table[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
                                       1,    13,   25,  38,  53,  69,  89,  113 };
 
-KERNEL_INLINE void unit_iq4_nl(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_iq4_nl(const sink *s, int block, const unit_rows *u)
 {
     vi t[4], w[8];
-    vf d = vi_half(load_dword(p, stride));
-    load_dwords(t, p + 2, stride);
+    vf d = unit_half(u, 0);
+    unit_dwords(t, u, 2, 4);
     split_nibbles(w, w + 4, t, 4);
     KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(vi_table16(w[j], iq4_table));
     emit(s, block, w, &d, NULL);
 }
 
-KERNEL_INLINE void unit_q4_1(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q4_1(const sink *s, int block, const unit_rows *u)
 {
-    vi head = load_dword(p, stride), t[4], w[8];
+    vi head = unit_dword(u, 0), t[4], w[8];
     vf d = vi_half(head), m = vi_half(vi_srl(head, 16));
-    load_dwords(t, p + 4, stride);
+    unit_dwords(t, u, 4, 4);
     split_nibbles(w, w + 4, t, 4);
     emit(s, block, w, &d, &m);
 }
@@ -81,23 +109,22 @@ KERNEL_INLINE void add_fifth_bits(vi *w, vi bits)
     KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_or(w[j], vi_bits_to_16(bits, 4 * j));
 }
 
-KERNEL_INLINE void unit_q5_0(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q5_0(const sink *s, int block, const unit_rows *u)
 {
-    vi head[4], t[4], w[8]; // bytes: d d h h | h h q q
-    load_dwords(head, p, stride);
-    vf d = vi_half(head[0]);
-    load_dwords(t, p + 6, stride);
+    vi t[4], w[8];
+    vf d = unit_half(u, 0);
+    unit_dwords(t, u, 6, 4);
     split_nibbles(w, w + 4, t, 4);
-    add_fifth_bits(w, vi_or(vi_srl(head[0], 16), vi_sll(head[1], 16)));
+    add_fifth_bits(w, unit_dword(u, 2));
     emit(s, block, w, &d, NULL);
 }
 
-KERNEL_INLINE void unit_q5_1(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q5_1(const sink *s, int block, const unit_rows *u)
 {
-    vi head[4], t[4], w[8]; // bytes: d d m m | h h h h
-    load_dwords(head, p, stride);
+    vi head[2], t[4], w[8]; // bytes: d d m m | h h h h
+    unit_dwords(head, u, 0, 2);
     vf d = vi_half(head[0]), m = vi_half(vi_srl(head[0], 16));
-    load_dwords(t, p + 8, stride);
+    unit_dwords(t, u, 8, 4);
     split_nibbles(w, w + 4, t, 4);
     add_fifth_bits(w, head[1]);
     emit(s, block, w, &d, &m);
@@ -110,10 +137,10 @@ typedef struct k_header {
     vi scale[2], min[2];
 } k_header;
 
-KERNEL_INLINE k_header load_k_header(const uint8_t *p, size_t stride)
+KERNEL_INLINE k_header load_k_header(const unit_rows *u)
 {
     vi t[4], six = vi_set1(0x3f3f3f3f), four = vi_set1(0x0f0f0f0f), top = vi_set1(0x30303030);
-    load_dwords(t, p, stride);
+    unit_dwords(t, u, 0, 4);
     k_header h = {
         .d = vi_half(t[0]),
         .dmin = vf_sub(vf_zero(), vi_half(vi_srl(t[0], 16))),
@@ -128,14 +155,13 @@ KERNEL_INLINE vf byte_to_vf(vi v, int i)
     return vi_to_vf(vi_and(vi_srl(v, 8 * i), vi_set1(255)));
 }
 
-KERNEL_INLINE void unit_q4_k(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q4_k(const sink *s, int block, const unit_rows *u)
 {
-    k_header h = load_k_header(p, stride);
+    k_header h = load_k_header(u);
     KERNEL_UNROLL for (int g = 0; g < 4; g++)
     { // 32 bytes: two sub-blocks
         vi t[8], low[8], high[8];
-        load_dwords(t, p + 16 + 32 * g, stride);
-        load_dwords(t + 4, p + 32 + 32 * g, stride);
+        unit_dwords(t, u, 16 + 32 * g, 8);
         split_nibbles(low, high, t, 8);
         vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
         vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
@@ -146,24 +172,22 @@ KERNEL_INLINE void unit_q4_k(const sink *s, int block, const uint8_t *p, size_t 
     }
 }
 
-KERNEL_INLINE void unit_q5_k(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q5_k(const sink *s, int block, const unit_rows *u)
 {
-    k_header h = load_k_header(p, stride);
+    k_header h = load_k_header(u);
     vi fifth[8], bit = vi_set1(0x10101010); // bit b of byte l: of element l of sub-block b
-    load_dwords(fifth, p + 16, stride);
-    load_dwords(fifth + 4, p + 32, stride);
+    unit_dwords(fifth, u, 16, 8);
     KERNEL_UNROLL for (int g = 0; g < 4; g++)
     {
         vi t[8], low[8], high[8];
-        load_dwords(t, p + 48 + 32 * g, stride);
-        load_dwords(t + 4, p + 64 + 32 * g, stride);
+        unit_dwords(t, u, 48 + 32 * g, 8);
         split_nibbles(low, high, t, 8);
         KERNEL_UNROLL for (int j = 0; j < 8; j++)
         {
             vi a = g < 2 ? vi_sll(fifth[j], 4 - 2 * g) : vi_srl(fifth[j], 2 * g - 4);
             vi b = g < 2 ? vi_sll(fifth[j], 3 - 2 * g) : vi_srl(fifth[j], 2 * g - 3);
-            low[j] = vi_or(low[j], vi_and(a, bit));
-            high[j] = vi_or(high[j], vi_and(b, bit));
+            low[j] = vi_or_and(low[j], a, bit);
+            high[j] = vi_or_and(high[j], b, bit);
         }
         vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
         vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
@@ -181,33 +205,30 @@ KERNEL_INLINE void q6_k_scales(vf *sc, vf d, vi bytes, int i)
     sc[1] = vf_mul(d, vi_to_vf(vi_sra(vi_sll(bytes, 16 - 16 * i), 24)));
 }
 
-KERNEL_INLINE void unit_q6_k(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q6_k(const sink *s, int block, const unit_rows *u)
 {
     vi scales[4], two = vi_set1(0x30303030);
-    load_dwords(scales, p + 192, stride);
-    vf d = vi_half(vi_srl(load_last_dword(p + 194, stride), 16)), sc[2];
+    unit_dwords(scales, u, 192, 4);
+    vf d = unit_half(u, 208), sc[2];
     KERNEL_UNROLL for (int half = 0; half < 2; half++)
     { // 128 elements: 64 bytes of low bits, 32 of high
         vi t[8], h[8], low[8], high_a[8], high_b[8];
-        load_dwords(h, p + 128 + 32 * half, stride);
-        load_dwords(h + 4, p + 144 + 32 * half, stride);
-        load_dwords(t, p + 64 * half, stride);
-        load_dwords(t + 4, p + 64 * half + 16, stride);
+        unit_dwords(h, u, 128 + 32 * half, 8);
+        unit_dwords(t, u, 64 * half, 8);
         split_nibbles(low, high_a, t, 8);
         KERNEL_UNROLL for (int j = 0; j < 8; j++)
         {
-            low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 4), two));
-            high_a[j] = vi_or(high_a[j], vi_and(h[j], two));
+            low[j] = vi_or_and(low[j], vi_sll(h[j], 4), two);
+            high_a[j] = vi_or_and(high_a[j], h[j], two);
         }
         q6_k_scales(sc, d, scales[2 * half], 0);
         emit(s, block + 4 * half, low, sc, NULL);
-        load_dwords(t, p + 64 * half + 32, stride);
-        load_dwords(t + 4, p + 64 * half + 48, stride);
+        unit_dwords(t, u, 64 * half + 32, 8);
         split_nibbles(low, high_b, t, 8);
         KERNEL_UNROLL for (int j = 0; j < 8; j++)
         {
-            low[j] = vi_or(low[j], vi_and(vi_sll(h[j], 2), two));
-            high_b[j] = vi_or(high_b[j], vi_and(vi_srl(h[j], 2), two));
+            low[j] = vi_or_and(low[j], vi_sll(h[j], 2), two);
+            high_b[j] = vi_or_and(high_b[j], vi_srl(h[j], 2), two);
         }
         q6_k_scales(sc, d, scales[2 * half], 1);
         emit(s, block + 4 * half + 1, low, sc, NULL);
@@ -219,17 +240,16 @@ KERNEL_INLINE void unit_q6_k(const sink *s, int block, const uint8_t *p, size_t 
 }
 
 /* Q2_K: block g of 32 is two bits of 32 bytes; scale and min of a sub-block share a byte. */
-KERNEL_INLINE void unit_q2_k(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q2_k(const sink *s, int block, const unit_rows *u)
 {
     vi scales[4], two = vi_set1(0x03030303), four = vi_set1(15);
-    load_dwords(scales, p, stride);
-    vi head = load_last_dword(p + 68, stride);
+    unit_dwords(scales, u, 0, 4);
+    vi head = unit_dword(u, 80);
     vf d = vi_half(head), dmin = vf_sub(vf_zero(), vi_half(vi_srl(head, 16)));
     KERNEL_UNROLL for (int half = 0; half < 2; half++)
     {
         vi t[8], w[8];
-        load_dwords(t, p + 16 + 32 * half, stride);
-        load_dwords(t + 4, p + 32 + 32 * half, stride);
+        unit_dwords(t, u, 16 + 32 * half, 8);
         KERNEL_UNROLL for (int g = 0; g < 4; g++)
         {
             vi bytes = vi_srl(scales[2 * half + g / 2], 16 * (g % 2));
@@ -245,23 +265,20 @@ KERNEL_INLINE void unit_q2_k(const sink *s, int block, const uint8_t *p, size_t 
 
 /* Q3_K: two bits as in Q2_K, the third in bit g of 32 bytes for block g; 16 scales of 6 bits, four
  * of them in the bytes of a dword. */
-KERNEL_INLINE void unit_q3_k(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_q3_k(const sink *s, int block, const unit_rows *u)
 {
     vi t[8], third[8], w[8], two = vi_set1(0x03030303), four = vi_set1(0x0f0f0f0f);
-    load_dwords(t, p + 94, stride); // bytes 94 95 | 96 … 107 scales | d
-    vf d = vi_half(vi_srl(t[3], 16));
-    vi a = vi_or(vi_srl(t[0], 16), vi_sll(t[1], 16)), b = vi_or(vi_srl(t[1], 16), vi_sll(t[2], 16));
-    vi c = vi_or(vi_srl(t[2], 16), vi_sll(t[3], 16));
+    unit_dwords(t, u, 96, 3);
+    vf d = unit_half(u, 108);
+    vi a = t[0], b = t[1], c = t[2];
     vi scales[4] = { vi_or(vi_and(a, four), vi_sll(vi_and(c, two), 4)),
                      vi_or(vi_and(b, four), vi_sll(vi_and(vi_srl(c, 2), two), 4)),
                      vi_or(vi_and(vi_srl(a, 4), four), vi_sll(vi_and(vi_srl(c, 4), two), 4)),
                      vi_or(vi_and(vi_srl(b, 4), four), vi_sll(vi_and(vi_srl(c, 6), two), 4)) };
-    load_dwords(third, p, stride);
-    load_dwords(third + 4, p + 16, stride);
+    unit_dwords(third, u, 0, 8);
     KERNEL_UNROLL for (int half = 0; half < 2; half++)
     {
-        load_dwords(t, p + 32 + 32 * half, stride);
-        load_dwords(t + 4, p + 48 + 32 * half, stride);
+        unit_dwords(t, u, 32 + 32 * half, 8);
         KERNEL_UNROLL for (int i = 0; i < 4; i++)
         {
             int g = 4 * half + i;
@@ -274,17 +291,17 @@ KERNEL_INLINE void unit_q3_k(const sink *s, int block, const uint8_t *p, size_t 
             KERNEL_UNROLL for (int j = 0; j < 8; j++)
             {
                 vi bit = g < 2 ? vi_sll(third[j], 2 - g) : vi_srl(third[j], g - 2);
-                w[j] = vi_or(vi_and(vi_srl(t[j], 2 * i), two), vi_and(bit, vi_set1(0x04040404)));
+                w[j] = vi_or_and(vi_and(vi_srl(t[j], 2 * i), two), bit, vi_set1(0x04040404));
             }
             emit(s, block + g, w, sc, NULL);
         }
     }
 }
 
-KERNEL_INLINE void unit_iq4_xs(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_iq4_xs(const sink *s, int block, const unit_rows *u)
 {
-    vi head[4]; // bytes: d d h h | l l l l
-    load_dwords(head, p, stride);
+    vi head[2]; // bytes: d d h h | l l l l
+    unit_dwords(head, u, 0, 2);
     vf d = vi_half(head[0]);
     KERNEL_UNROLL for (int g = 0; g < 8; g++)
     {
@@ -292,7 +309,7 @@ KERNEL_INLINE void unit_iq4_xs(const sink *s, int block, const uint8_t *p, size_
         vi high = vi_and(vi_srl(head[0], 16 + 2 * g), vi_set1(3));
         vi scale = vi_sub(vi_or(low, vi_sll(high, 4)), vi_set1(32));
         vf sc = vf_mul(d, vi_to_vf(scale));
-        load_dwords(t, p + 8 + 16 * g, stride);
+        unit_dwords(t, u, 8 + 16 * g, 4);
         split_nibbles(w, w + 4, t, 4);
         KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] =
             vi_signed_weights(vi_table16(w[j], iq4_table));
@@ -300,15 +317,15 @@ KERNEL_INLINE void unit_iq4_xs(const sink *s, int block, const uint8_t *p, size_
     }
 }
 
-KERNEL_INLINE void unit_mxfp4(const sink *s, int block, const uint8_t *p, size_t stride)
+KERNEL_INLINE void unit_mxfp4(const sink *s, int block, const unit_rows *u)
 {
     static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
-    vi t[4], w[8], e = vi_and(load_dword(p, stride), vi_set1(255));
+    vi t[4], w[8], e = vi_and(unit_dword(u, 0), vi_set1(255));
     // 2^(e - 128) as a product of two powers that are normal numbers for every e
     vi half = vi_srl(e, 1), bias = vi_set1(63);
     vf sc = vf_mul(vi_as_vf(vi_sll(vi_add(half, bias), 23)),
                    vi_as_vf(vi_sll(vi_add(vi_sub(e, half), bias), 23)));
-    load_dwords(t, p + 1, stride);
+    unit_dwords(t, u, 1, 4);
     split_nibbles(w, w + 4, t, 4);
     KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] = vi_signed_weights(vi_table16(w[j], values));
     emit(s, block, w, &sc, NULL);

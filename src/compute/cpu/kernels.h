@@ -16,9 +16,7 @@
 #define COMPUTE_CPU_KERNELS_H
 
 #include "compute/kv_type.h"
-#include "compute/tensor.h"
-
-#define PANEL 16 // outputs that a matmul kernel makes at once: one vector of lanes
+#include "compute/panels.h"
 
 /* Prepared activations, [n_rows, …]: float32, and rounded by blocks of 32 as in quant.h. The
  * strides of x and q are `stride` elements (q has ACT_PLANES bytes each), of scale stride/32, of

@@ -10,7 +10,8 @@
  * `emit`.
  *
  * Few rows: emit multiplies at once; a panel never goes through memory, and the bytes of the next
- * one are prefetched meanwhile. More rows: emit stores a chunk of the panel, over which tiles of
+ * one are prefetched meanwhile. From the file that is one row; of weights in panels (panels.h) it
+ * is 2 and 4 as well. More rows: emit stores a chunk of the panel, over which tiles of
  * TILE_ROWS rows run. Formats without a unit function are unpacked row by row by quant.h and take
  * the second way always. The float operations of an output are those of quant_dot in each case.
  */
@@ -28,35 +29,47 @@ static inline size_t prefetch_distance(size_t panel_bytes)
     return panel_bytes > (48 << 10) ? panel_bytes : 48 << 10;
 }
 
-/* A format's own function: panel rows at p; n blocks of 32; acc [rows, LANES]. */
-typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_rows *x,
-                    int rows);
+#define PANELS_AHEAD 8192 // bytes: panels are read in order
+
+/* A format's own function: rows at p, as in unit_rows; n blocks of 32; acc [rows, LANES]. */
+typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int lane, int n_blocks,
+                    const x_rows *x, int rows);
 
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    KERNEL_INLINE void few_rows_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,  \
-                                       const x_rows *x, int rows)                                  \
+    KERNEL_INLINE void few_rows_##name(float *acc, unit_rows u, int n_blocks, const x_rows *x,     \
+                                       int rows)                                                   \
     {                                                                                              \
         vf sum[FEW_ROWS];                                                                          \
         sink s = { .f = shp, .rows = rows, .x = x, .acc = sum };                                   \
-        const uint8_t *next = p + prefetch_distance(LANES * stride);                               \
+        const uint8_t *next =                                                                      \
+            u.p + (u.panels ? PANELS_AHEAD : prefetch_distance(LANES * u.stride));                 \
         KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                           \
-        for (int b = 0; b < n_blocks; b += unit_blocks, p += unit_bytes) {                         \
-            for (int i = 0; i < LANES * unit_bytes; i += 64)                                       \
+        for (int b = 0; b < n_blocks; b += unit_blocks) {                                          \
+            for (int i = 0; i < (u.panels ? PANEL : LANES) * unit_bytes && !u.lane; i += 64)       \
                 PREFETCH_FAR(next + i);                                                            \
-            next += LANES * unit_bytes;                                                            \
-            unit_##name(&s, b, p, stride);                                                         \
+            next += (u.panels ? PANEL : LANES) * unit_bytes;                                       \
+            unit_##name(&s, b, &u);                                                                \
+            u.p += u.panels ? unit_bytes * PANEL : unit_bytes;                                     \
         }                                                                                          \
         KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);            \
     }                                                                                              \
-    static void few_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,              \
+    static void few_##name(float *acc, const uint8_t *p, size_t stride, int lane, int n_blocks,    \
                            const x_rows *x, int rows)                                              \
     {                                                                                              \
+        unit_rows u = ROWS_OF(type, unit_bytes, false);                                            \
+        few_rows_##name(acc, u, n_blocks, x, 1);                                                   \
+        (void)rows;                                                                                \
+    }                                                                                              \
+    static void few_panels_##name(float *acc, const uint8_t *p, size_t stride, int lane,           \
+                                  int n_blocks, const x_rows *x, int rows)                         \
+    {                                                                                              \
+        unit_rows u = ROWS_OF(type, unit_bytes, true);                                             \
         if (rows == 1)                                                                             \
-            few_rows_##name(acc, p, stride, n_blocks, x, 1);                                       \
+            few_rows_##name(acc, u, n_blocks, x, 1);                                               \
         else if (rows == 2)                                                                        \
-            few_rows_##name(acc, p, stride, n_blocks, x, 2);                                       \
+            few_rows_##name(acc, u, n_blocks, x, 2);                                               \
         else                                                                                       \
-            few_rows_##name(acc, p, stride, n_blocks, x, 4);                                       \
+            few_rows_##name(acc, u, n_blocks, x, 4);                                               \
     }
 UNIT_FORMATS(X)
 #undef X
@@ -223,11 +236,13 @@ static const int *pack_tiles(const act *x, int first, int n, shape f, uint8_t **
 
 /* ---- the kernel ---- */
 
-static few_fn *few_of(dtype type)
+/* For n rows; NULL: tiles. */
+static few_fn *few_of(const tensor *w, int n)
 {
-    switch (type) {
+    if (w->panels ? n != 1 && n != 2 && n != 4 : n != 1) return NULL;
+    switch (w->type) {
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
-    case type: return few_##name;
+    case type: return w->panels ? few_panels_##name : few_##name;
         UNIT_FORMATS(X)
 #undef X
     default: return NULL;
@@ -251,10 +266,10 @@ static void panel_tiles(float *y, size_t y_stride, float *acc, const int8_format
         float *sum = acc;
         bool last = k + n == w->n_cols;
         ahead next = next_chunk(a, o, panels, k + n, int8_chunk);
-        int each = next.rows * TILE_ROWS / n_x + 1;
+        int each = next.n * TILE_ROWS / n_x + 1;
         for (int r = 0, rows; r < n_x; r += rows) {
             rows = tile_rows(n_x - r);
-            prefetch_rows(&next, each);
+            prefetch_some(&next, each);
             run(last ? y + (size_t)r * y_stride : sum, last ? y_stride : (size_t)panels * LANES,
                 k ? sum : NULL, s->chunk, x, n / 32, rows, panels);
             x += n / 32 * rows * record_of(f->f, 1).size;
@@ -282,13 +297,14 @@ static void int8_rows(const matmul_args *a, int first, int n)
     uint8_t *at = a->scratch;
     int8_scratch s = take_scratch(&at, w);
     float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));
-    few_fn *few = n == 1 || n == 2 || n == 4 ? few_of(w->type) : NULL;
+    few_fn *few = few_of(w, n);
     if (few) {
         x_rows t = pack_few(a->x, first, n, f.f, &at);
         for (int o = a->begin; o < a->end; o += LANES) {
-            const uint8_t *p = w->n_rows - o < LANES ? last_rows(w, o, s.copy)
-                                                     : w->data + (size_t)o * w->row_bytes;
-            few(acc, p, w->row_bytes, w->n_cols / 32, &t, n);
+            const uint8_t *p = w->panels               ? in_panels(w, o, 0)
+                               : w->n_rows - o < LANES ? last_rows(w, o, s.copy)
+                                                       : w->data + (size_t)o * w->row_bytes;
+            few(acc, p, w->row_bytes, w->panels ? o % PANEL : 0, w->n_cols / 32, &t, n);
             store_outputs(a, acc, first, n, o, 1);
         }
         return;
@@ -306,17 +322,14 @@ static void int8_rows(const matmul_args *a, int first, int n)
     }
 }
 
-/* Narrow rows are wide in all quads, which tiles do not do: few at a time. */
+/* Narrow rows are wide in all quads, which tiles do not do: one at a time. */
 static void narrow_rows(const matmul_args *a)
 {
     const tensor *w = a->w;
     const act *x = a->x;
-    if (few_of(w->type)) {
-        for (int r = 0, n; r < x->n_rows; r += n) {
-            int left = x->n_rows - r;
-            n = left >= FEW_ROWS ? FEW_ROWS : left >= 2 ? 2 : 1;
-            int8_rows(a, r, n);
-        }
+    if (few_of(w, 1)) {
+        for (int r = 0; r < x->n_rows; r++)
+            int8_rows(a, r, 1);
         return;
     }
     for (int r = 0; r < x->n_rows; r++) {

@@ -301,6 +301,7 @@ KERNEL_INLINE vi vi_load(const void *p) { return vreinterpretq_s32_u8(vld1q_u8(p
 KERNEL_INLINE void vi_store(void *p, vi a) { vst1q_u8(p, vreinterpretq_u8_s32(a)); }
 KERNEL_INLINE vi vi_and(vi a, vi b) { return vandq_s32(a, b); }
 KERNEL_INLINE vi vi_or(vi a, vi b) { return vorrq_s32(a, b); }
+KERNEL_INLINE vi vi_or_and(vi a, vi b, vi mask) { return vi_or(a, vi_and(b, mask)); }
 KERNEL_INLINE vi vi_add(vi a, vi b) { return vaddq_s32(a, b); }
 KERNEL_INLINE vi vi_sub(vi a, vi b) { return vsubq_s32(a, b); }
 // The compiler's own shifts: the immediate ones of arm_neon.h take neither 0 nor a loop's counter.
@@ -324,6 +325,10 @@ KERNEL_INLINE vi vi_lo64(vi a, vi b)
 KERNEL_INLINE vi vi_hi64(vi a, vi b)
 {
     return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+KERNEL_INLINE vf vf_load_half(const uint8_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 KERNEL_INLINE vf vi_half(vi a)
 {

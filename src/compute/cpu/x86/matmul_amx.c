@@ -176,7 +176,7 @@ KERNEL_INLINE void run_products(const product *todo, int n_products, int n, int 
 {
     block_sums sums[2] ATTR_ALIGNED(64);
     const product *coming = todo, *end = todo + n_products; // next to be multiplied: its block `at`
-    int at = 0, per = 32 / sub, odd = 0, each = next->rows / n_products + 1;
+    int at = 0, per = 32 / sub, odd = 0, each = next->n / n_products + 1;
 #define DOT_NEXT(t)                                                                                \
     do {                                                                                           \
         DOT_BLOCK(t, coming->x + (size_t)(at / per) * ACT_PLANES * ROWS * 32 + at % per * sub,     \
@@ -202,7 +202,7 @@ KERNEL_INLINE void run_products(const product *todo, int n_products, int n, int 
     for (; todo < end; todo++) {
         vf acc[ROWS];
         KERNEL_UNROLL for (int r = 0; r < ROWS; r++) acc[r] = vf_load(todo->out + r * PANEL);
-        prefetch_rows(next, each);
+        prefetch_some(next, each);
         for (int i = 0; i < n; i++, odd = !odd)
             if (odd)
                 STEP(i, 1, 0);

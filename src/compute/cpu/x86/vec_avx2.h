@@ -300,6 +300,7 @@ KERNEL_INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
 KERNEL_INLINE void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
 KERNEL_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 KERNEL_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+KERNEL_INLINE vi vi_or_and(vi a, vi b, vi mask) { return vi_or(a, vi_and(b, mask)); }
 KERNEL_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 KERNEL_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 KERNEL_INLINE vi vi_srl(vi a, int n) { return _mm256_srli_epi32(a, n); }
@@ -311,6 +312,10 @@ KERNEL_INLINE vi vi_lo32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }
 KERNEL_INLINE vi vi_hi32(vi a, vi b) { return _mm256_unpackhi_epi32(a, b); }
 KERNEL_INLINE vi vi_lo64(vi a, vi b) { return _mm256_unpacklo_epi64(a, b); }
 KERNEL_INLINE vi vi_hi64(vi a, vi b) { return _mm256_unpackhi_epi64(a, b); }
+KERNEL_INLINE vf vf_load_half(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
 KERNEL_INLINE vf vi_half(vi a)
 {
     vi low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff)); // packus would saturate the rest

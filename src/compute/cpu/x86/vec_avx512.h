@@ -210,6 +210,10 @@ KERNEL_INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 KERNEL_INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 KERNEL_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 KERNEL_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+KERNEL_INLINE vi vi_or_and(vi a, vi b, vi mask)
+{
+    return _mm512_ternarylogic_epi32(a, b, mask, 0xf8);
+}
 KERNEL_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 KERNEL_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 KERNEL_INLINE vi vi_srl(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
@@ -221,6 +225,10 @@ KERNEL_INLINE vi vi_lo32(vi a, vi b) { return _mm512_unpacklo_epi32(a, b); }
 KERNEL_INLINE vi vi_hi32(vi a, vi b) { return _mm512_unpackhi_epi32(a, b); }
 KERNEL_INLINE vi vi_lo64(vi a, vi b) { return _mm512_unpacklo_epi64(a, b); }
 KERNEL_INLINE vi vi_hi64(vi a, vi b) { return _mm512_unpackhi_epi64(a, b); }
+KERNEL_INLINE vf vf_load_half(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
 KERNEL_INLINE vf vi_half(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 
 KERNEL_INLINE __m128i load_128(const uint8_t *p)
