@@ -48,10 +48,10 @@ typedef struct infer_quantize_result {
 } infer_quantize_result;
 
 /*
- * Reads a GGUF file (a split set becomes one file) or a Hugging Face folder and writes the GGUF
- * file `out`. It is written under another name in the same folder and renamed when it is whole:
- * whatever happens, `out` is either as it was or complete. Weights are read and written in slices:
- * memory does not grow with the model.
+ * Reads a GGUF file (a split set becomes one file), a Hugging Face folder or a vindex and writes
+ * the GGUF file `out`. It is written under another name in the same folder and renamed when it is
+ * whole: whatever happens, `out` is either as it was or complete. Weights are read and written in
+ * slices: memory does not grow with the model.
  *
  * Refused: weights that are not finite (INFER_FORMAT, naming the tensor), or too large for the
  * format; an output that is the input; a folder whose family or tokenizer has no faithful GGUF form

@@ -254,6 +254,21 @@ INFER_API infer_status infer_patch_stack(infer_patch *patch, const infer_patch *
 INFER_API infer_status infer_patch_compile(const infer_patch *patch, const char *out,
                                            infer_error *err);
 
+typedef struct infer_compile_options {
+    size_t struct_size;
+    /* For a GGUF file: the GGUF file that the index was made from. What no edit touches is taken
+     * from it byte for byte, so that quantised weights stay so; NULL: the index's precision. */
+    const char *model;
+    int n_threads; // 0: as engines
+    infer_log log;
+} infer_compile_options;
+/* A model with the patch baked in, for other programs: a GGUF file where `out` ends in ".gguf",
+ * else a Hugging Face folder (config.json, model.safetensors, tokenizer). Both are read back and
+ * compared with the index; a family that they have no form for here is INFER_UNSUPPORTED. */
+INFER_API infer_status infer_patch_compile_model(const infer_patch *patch, const char *out,
+                                                 const infer_compile_options *options,
+                                                 infer_error *err);
+
 typedef struct infer_fact {
     const char *entity, *relation, *target;
 } infer_fact;

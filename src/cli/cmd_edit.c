@@ -11,7 +11,7 @@
 
 typedef struct edit_options {
     cli_engine engine;
-    const char *file, *prompt, *target, *conflict, *out;
+    const char *file, *prompt, *target, *conflict, *out, *format, *model;
     float alpha, confidence;
     const char *layers;
     int layer, feature;
@@ -314,7 +314,11 @@ static int stack(infer_patch **p, const infer_vindex *v, const cli_args *args,
                  const edit_options *o)
 {
     infer_error err = { 0 };
-    int code = load(p, v, args->v[1]);
+    int code = EXIT_DONE;
+    if (args->n == 1)
+        code = (*p = infer_patch_new(v, &err)) ? EXIT_DONE : cli_fail(&err);
+    else
+        code = load(p, v, args->v[1]);
     for (int i = 2; i < args->n && !code; i++) {
         infer_patch *top = NULL;
         if (!(code = load(&top, v, args->v[i])) && infer_patch_stack(*p, top, conflict_of(o), &err))
@@ -365,7 +369,14 @@ const cli_command cmd_patch = {
 };
 
 static const cli_option compile_table[] = {
-    { "-o", "DIR", OPT_TEXT, offsetof(edit_options, out), .help = "the vindex to make" },
+    { "-o", "OUT", OPT_TEXT, offsetof(edit_options, out),
+      .help = "the vindex to make, or a GGUF file (FILE.gguf)" },
+    { "--format", NULL, OPT_CHOICE, offsetof(edit_options, format),
+      .choices = "vindex|gguf|safetensors",
+      .help = "what to make (default: vindex, or gguf by OUT's name)" },
+    { "--model", "FILE", OPT_TEXT, offsetof(edit_options, model),
+      .help = "with gguf: the GGUF file that the index was made from, whose tensors are kept byte "
+              "for byte where no edit touches them" },
     { "--conflict", NULL, OPT_CHOICE, offsetof(edit_options, conflict),
       .choices = "last|confidence|fail", .help = "as in 'infer patch'" },
     { 0 },
@@ -374,8 +385,19 @@ static const cli_option compile_table[] = {
 static int use_compile(infer_patch *p, const edit_options *o)
 {
     infer_error err = { 0 };
-    if (!o->out) return cli_usage(&cmd_compile, "-o DIR is missing");
-    if (infer_patch_compile(p, o->out, &err)) return cli_fail(&err);
+    if (!o->out) return cli_usage(&cmd_compile, "-o OUT is missing");
+    size_t n = strlen(o->out);
+    bool named = n > 5 && !strcmp(o->out + n - 5, ".gguf");
+    const char *format = o->format ? o->format : named ? "gguf" : "vindex";
+    if (named != !strcmp(format, "gguf"))
+        return cli_usage(&cmd_compile, "-o: a GGUF file's name ends in .gguf, found '%s' for %s",
+                         o->out, format);
+    infer_compile_options co = { .struct_size = sizeof co, .model = o->model, .log = cli_log };
+    bool vindex = !strcmp(format, "vindex");
+    if (o->model && !named) return cli_usage(&cmd_compile, "--model is for GGUF files");
+    if (vindex ? infer_patch_compile(p, o->out, &err)
+               : infer_patch_compile_model(p, o->out, &co, &err))
+        return cli_fail(&err);
     printf("%s: %d operations baked in\n", o->out, infer_patch_n_operations(p));
     return EXIT_DONE;
 }
@@ -386,11 +408,15 @@ static int run_compile(int argc, char **argv)
 
 const cli_command cmd_compile = {
     .name = "compile",
-    .args = "VINDEX FILE [FILE ...]",
-    .min_args = 2,
+    .args = "VINDEX [FILE ...]",
+    .min_args = 1,
     .max_args = 60,
-    .summary = "bake patches into a new vindex",
-    .text = "Files without edits are hard links to the old ones.",
+    .summary = "bake patches into a new vindex, a GGUF file or a safetensors folder",
+    .text =
+        "A vindex's files without edits are hard links to the old ones. Weights of a GGUF file or "
+        "of safetensors have the index's types (f16 or f32; blocks of 256 that GGUF knows as "
+        "well); with --model those of the source, but for the feed-forward matrices of edited "
+        "layers.",
     .options = compile_table,
     .run = run_compile,
 };

@@ -126,7 +126,7 @@ const cli_command cmd_convert = {
     .args = "IN OUT",
     .min_args = 2,
     .max_args = 2,
-    .summary = "write a Hugging Face folder, or a GGUF file, as one GGUF file",
+    .summary = "write a Hugging Face folder, a vindex or a GGUF file as one GGUF file",
     .text =
         "OUT gets its name when it is whole, and when it says the same as IN: configuration and "
         "vocabulary are read back and compared.",

@@ -20,6 +20,8 @@ void larql_f16_row(uint16_t *y, const float *x, size_t n);
 /* n elements, a multiple of the block, in the layouts of GGUF. */
 void larql_quantize_q4_k(void *blocks, const float *x, size_t n);
 void larql_quantize_q8_0(void *blocks, const float *x, size_t n);
+/* Blocks of n elements of LARQL's Q6_K as GGUF's: no bit is lost. */
+void larql_q6_k_to_gguf(void *to, const void *from, size_t n);
 
 /* 8-bit floats of 4 bits exponent and 3 mantissa (no infinity, 0x7f NaN). */
 uint8_t e4m3_from_f32(float x); // to nearest even; from 448 on 448; below 2^-9 zero

@@ -60,6 +60,26 @@ static void larql_q6_k_quantize(void *blocks, const float *x, const float *weigh
     }
 }
 
+/* The same numbers in GGUF's order of bits: element 128h + 32p + l has its low bits in byte
+ * 64h + l + 32 (p mod 2), high four where p >= 2, its high bits in byte 32h + l at bit 2p. */
+void larql_q6_k_to_gguf(void *to, const void *from, size_t n)
+{
+    const block_larql_q6_k *b = from;
+    block_larql_q6_k *out = to;
+    for (; n >= 256; n -= 256, b++, out++) {
+        *out = *b;
+        memset(out->ql, 0, sizeof out->ql);
+        memset(out->qh, 0, sizeof out->qh);
+        for (int e = 0; e < 256; e++) {
+            int h = e / 128, p = e / 32 % 4, l = e % 32;
+            int lo = b->ql[e / 2] >> 4 * (e & 1) & 15, hi = b->qh[e / 4] >> 2 * (e & 3) & 3;
+            int at = 64 * h + l + 32 * (p & 1);
+            out->ql[at] = (uint8_t)(out->ql[at] | lo << 4 * (p >= 2));
+            out->qh[32 * h + l] = (uint8_t)(out->qh[32 * h + l] | hi << 2 * p);
+        }
+    }
+}
+
 const quant_format quant_larql_q6_k = {
     .name = "larql_q6_k",
     .ggml_type = -1,

@@ -120,16 +120,17 @@ void *cfg_zero(config_source *s, size_t n, size_t size)
 }
 
 /* The setting's note, to receive what is read; never NULL. */
-static cfg_note *note(config_source *s, char kind, const void *at, int *const *of, const char *key)
+static cfg_note *note(config_source *s, char kind, const void *at, int *const *of, const char *hf,
+                      const char *key)
 {
-    if (!s->notes || !key || s->n_notes == MAX_NOTES) return &s->unnoted;
-    s->notes[s->n_notes] = (cfg_note){ .key = key, .kind = kind, .at = at, .of = of };
+    if (!s->notes || s->n_notes == MAX_NOTES) return &s->unnoted;
+    s->notes[s->n_notes] = (cfg_note){ .key = key, .hf = hf, .kind = kind, .at = at, .of = of };
     return &s->notes[s->n_notes++];
 }
 
 cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, int min, int max)
 {
-    cfg_note *told = note(s, 'i', out, NULL, key);
+    cfg_note *told = note(s, 'i', out, NULL, hf, key);
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
@@ -159,7 +160,7 @@ cfg_found cfg_int(config_source *s, int *out, const char *hf, const char *key, i
 cfg_found cfg_layer_ints(config_source *s, int *out, int **of, int n, const char *hf,
                          const char *key, int min, int max)
 {
-    note(s, 'i', out, of, key);
+    note(s, 'i', out, of, hf, key);
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
@@ -214,7 +215,7 @@ cfg_found cfg_floats(config_source *s, double **out, int n, const char *hf, cons
 
 cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *key)
 {
-    cfg_note *told = note(s, 'f', out, NULL, key);
+    cfg_note *told = note(s, 'f', out, NULL, hf, key);
     setting v;
     number x;
     cfg_found f = look(s, &v, hf, key);
@@ -233,7 +234,7 @@ cfg_found cfg_float(config_source *s, double *out, const char *hf, const char *k
 
 cfg_found cfg_bool(config_source *s, bool *out, const char *hf, const char *key)
 {
-    cfg_note *told = note(s, 'b', out, NULL, key);
+    cfg_note *told = note(s, 'b', out, NULL, hf, key);
     setting v;
     cfg_found f = look(s, &v, hf, key);
     if (f != FOUND) return f;
@@ -332,8 +333,8 @@ static void set_scaling(config_source *s, rope_spec *r, const char *where, const
     int scaling = rope_scaling_find(name, n);
     if (scaling < 0)
         fault_add(&s->faults, "%s%srope type '%.*s' is not supported (supported: %s)",
-                  where ? where : "", where ? ": " : "",
-                  n > 60 ? 60 : (int)n, name, rope_scaling_names);
+                  where ? where : "", where ? ": " : "", n > 60 ? 60 : (int)n, name,
+                  rope_scaling_names);
     else
         r->scaling = (rope_scaling)scaling;
 }

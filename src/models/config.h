@@ -17,7 +17,8 @@
 /* A setting that GGUF has a key for, where its value goes, and what was read: what convert writes.
  */
 typedef struct cfg_note {
-    const char *key; // after "<architecture>."
+    const char *key; // after "<architecture>."; NULL: GGUF has none
+    const char *hf;  // config.json's, alternatives parted by '|'; NULL: it has none
     char kind;       // 'i' int, 'f' double, 'b' bool
     const void *at;
     int *const *of; // [n_layers] where layers differ, or NULL
@@ -25,7 +26,7 @@ typedef struct cfg_note {
     bool found;
 } cfg_note;
 
-#define MAX_NOTES 96
+#define MAX_NOTES 192
 
 typedef struct config_source {
     const char *path;    // for messages

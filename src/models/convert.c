@@ -6,6 +6,9 @@
  * permuted where rope pairs are halves here and neighbours there, and norms have 1 added where the
  * families' norm_offset says so.
  *
+ * A vindex is a folder too: its tensors go by the same names. Where it was made from a GGUF file,
+ * that file's keys are taken over as they are.
+ *
  * Whether that was all is not believed but checked: the written file is opened, and the plan that
  * comes of it must be the folder's.
  */
@@ -21,6 +24,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "models/arch.h"
+#include "models/load_vindex.h"
 #include "models/places.h"
 
 /* What reading needs beside the output. */
@@ -79,7 +83,7 @@ static void put_notes(conversion *v, const config_source *s)
     for (int i = 0; i < s->n_notes; i++) {
         const cfg_note *n = &s->notes[i];
         bool inside = (const char *)n->at >= begin && (const char *)n->at < end;
-        if (!strncmp(n->key, "rope.", 5) || (!inside && !n->found)) continue;
+        if (!n->key || !strncmp(n->key, "rope.", 5) || (!inside && !n->found)) continue;
         double x = n->value;
         if (inside)
             x = n->kind == 'i'   ? *(const int *)n->at
@@ -131,6 +135,13 @@ static infer_status put_rope(conversion *v)
     return INFER_OK;
 }
 
+static void put_file_type(conversion *v)
+{
+    dtype t = v->m->model->embed.type;
+    if (!v->m->o->type)
+        gguf_put_u32(v->m->w, "general.file_type", t == DT_F16 ? 1 : t == DT_BF16 ? 32 : 0);
+}
+
 static infer_status put_keys(conversion *v, const config_source *s)
 {
     out_model *m = v->m;
@@ -146,10 +157,7 @@ static infer_status put_keys(conversion *v, const config_source *s)
                        (uint64_t)v->c.n_layers);
     infer_status st = put_rope(v);
     gguf_put_u32(m->w, "general.quantization_version", 2);
-    if (!m->o->type) {
-        dtype t = m->model->embed.type;
-        gguf_put_u32(m->w, "general.file_type", t == DT_F16 ? 1 : t == DT_BF16 ? 32 : 0);
-    }
+    put_file_type(v);
     return st;
 }
 
@@ -217,6 +225,28 @@ static infer_status shape_by_role(conversion *v, out_tensor *t, const place *p, 
     return INFER_OK;
 }
 
+/* Columns that a role's matrix has in the plan. */
+static int cols_of(const infer_model *m, const place *p)
+{
+    const layer_plan *l = p->layer >= 0 && p->layer < m->n_layers ? &m->layers[p->layer] : NULL;
+    if (l && p->role == ROLE_O) return l->n_heads * l->head_dim_v;
+    if (l && p->role == ROLE_DOWN) return l->d_ff;
+    if (l && l->moe && p->role == ROLE_EXPERT_DOWN) return l->moe->d_ff;
+    if (l && l->moe && p->role == ROLE_SHARED_DOWN) return l->moe->shared_d_ff;
+    return m->d_model;
+}
+
+/* Formats stay as they are; those of vindexes that GGUF does not have become its own. */
+static infer_status set_type(conversion *v, out_tensor *t, const st_tensor *s, const place *p)
+{
+    t->from = t->to = (dtype)s->type;
+    if (t->from == DT_LARQL_Q6_K) t->to = DT_Q6_K;
+    if (quant_formats[t->from]->block_size > 1 && s->n_dims > 1 &&
+        s->dims[s->n_dims - 1] != cols_of(v->m->model, p))
+        return refuse(v, s->name, "its rows are padded to whole blocks, which GGUF does not know");
+    return INFER_OK;
+}
+
 static infer_status add_tensor(conversion *v, const st_tensor *s, const place *p)
 {
     out_tensor *t = out_add(v->m, v->err);
@@ -224,7 +254,8 @@ static infer_status add_tensor(conversion *v, const st_tensor *s, const place *p
     t->name = gguf_name(v, p->role, p->layer, p->suffix);
     if (!t->name) return error_set(v->err, INFER_NOMEM, "%s: out of memory", v->m->path);
     if (s->n_dims > 4) return refuse(v, s->name, "it has more than four dimensions");
-    t->from = t->to = (dtype)s->type;
+    infer_status st = set_type(v, t, s, p);
+    if (st) return st;
     t->data = s->data;
     set_shape(t, s->dims, s->n_dims);
     return shape_by_role(v, t, p, s->name);
@@ -258,10 +289,9 @@ static infer_status add_experts(conversion *v, const place *first)
     if (!t) return INFER_NOMEM;
     t->name = gguf_name(v, first->role, first->layer, first->suffix);
     if (!t->name) return error_set(v->err, INFER_NOMEM, "%s: out of memory", m->path);
-    t->from = t->to = (dtype)one->type;
     set_shape(t, (int64_t[]){ n, one->dims[0], one->dims[1] }, 3);
     t->slices = slices;
-    return INFER_OK;
+    return set_type(v, t, one, first);
 }
 
 /* Gate's and up's rows of matrices [n, gate and up, n_cols] that hold both. */
@@ -389,6 +419,40 @@ static int32_t bos_of(const config_source *s)
     return id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
 }
 
+static infer_status fill_tensors(conversion *v)
+{
+    out_model *m = v->m;
+    const config *c = &v->c;
+    const gguf *meta = m->model->meta;
+    infer_status st = INFER_OK;
+    for (int i = 0; st == INFER_OK && i < st_n_tensors(m->model->st); i++)
+        st = add_by_name(v, st_tensor_at(m->model->st, i));
+    for (int i = 0; st == INFER_OK && meta && i < gguf_n_tensors(meta); i++) {
+        const gguf_tensor *g = gguf_tensor_at(meta, i); // rope's factors
+        const char *name = arena_strndup(&m->mem, g->name.s, g->name.n);
+        if (g->type != DT_F32 || g->n_dims != 1) continue;
+        st = name ? add_floats(v, name, (const float *)(const void *)g->data, (int)g->dims[0])
+                  : error_set(v->err, INFER_NOMEM, "%s: out of memory", m->path);
+    }
+    if (st != INFER_OK) return st;
+    qsort(m->tensors, m->n_tensors, sizeof(*m->tensors), by_place);
+    m->facts.n_layers = c->n_layers;
+    m->facts.n_heads = c->n_heads;
+    m->facts.n_kv_heads = c->n_kv_heads;
+    m->facts.n_experts = c->moe.n_experts;
+    m->in_bytes = m->model->file_bytes;
+    return INFER_OK;
+}
+
+/* The keys of the GGUF file that an index was made from. */
+static void put_metadata(conversion *v, const gguf *g)
+{
+    if (!v->m->base) put_file_type(v);
+    const quant_mix *mix = v->m->o->type ? mix_find(v->m->o->type) : NULL;
+    for (int i = 0; i < gguf_n_values(g); i++)
+        if (!own_key(gguf_value_at(g, i), mix)) gguf_put_value(v->m->w, gguf_value_at(g, i));
+}
+
 static infer_status fill(conversion *v, const config_source *s)
 {
     out_model *m = v->m;
@@ -405,6 +469,10 @@ static infer_status fill(conversion *v, const config_source *s)
         return refuse_family(v, "rope pairs are halves in GGUF and not in the folder");
     if (v->permute && c->qk_norm != QK_NORM_NONE)
         return refuse_family(v, "norms of permuted queries");
+    if (s->g) {
+        put_metadata(v, m->model->meta);
+        return fill_tensors(v);
+    }
     st = put_keys(v, s);
     if (st == INFER_OK && m->model->tok)
         st = convert_tokenizer(m, m->model->tok, m->model->n_vocab, bos_of(s), v->err);
@@ -412,16 +480,7 @@ static infer_status fill(conversion *v, const config_source *s)
         log_line(&m->o->log, INFER_LOG_WARN,
                  "%s: no tokenizer.json: the GGUF file will have no vocabulary", m->path);
     if (st == INFER_OK) st = add_rope(v);
-    for (int i = 0; st == INFER_OK && i < st_n_tensors(m->model->st); i++)
-        st = add_by_name(v, st_tensor_at(m->model->st, i));
-    if (st != INFER_OK) return st;
-    qsort(m->tensors, m->n_tensors, sizeof(*m->tensors), by_place);
-    m->facts.n_layers = c->n_layers;
-    m->facts.n_heads = c->n_heads;
-    m->facts.n_kv_heads = c->n_kv_heads;
-    m->facts.n_experts = c->moe.n_experts;
-    m->in_bytes = m->model->file_bytes;
-    return INFER_OK;
+    return st == INFER_OK ? fill_tensors(v) : st;
 }
 
 infer_status convert_folder(out_model *m, infer_error *err)
@@ -429,18 +488,24 @@ infer_status convert_folder(out_model *m, infer_error *err)
     conversion v = { .m = m, .err = err };
     cfg_note *notes = mem_zero(MAX_NOTES, sizeof(*notes));
     json_t *json = NULL;
+    gguf *meta = NULL;
     config_source s = { .path = m->path, .mem = &m->mem, .notes = notes };
     infer_model_options o = { .log = m->o->log };
     infer_status st = notes ? infer_model_open(&m->model, m->path, &o, err)
                             : error_set(err, INFER_NOMEM, "%s: out of memory", m->path);
-    if (st == INFER_OK) st = config_open_folder(&s, &json, m->path, err);
+    vindex_dir *dir = st == INFER_OK ? m->model->dir : NULL;
+    if (st == INFER_OK)
+        st = dir ? vindex_settings(&s, &json, &meta, dir, err)
+                 : config_open_folder(&s, &json, m->path, err);
     if (st == INFER_OK) st = config_load(&v.c, &v.a, &s, err);
+    if (st == INFER_OK && dir) vindex_conventions(&v.c, v.a, dir);
     if (st == INFER_OK) st = loader_open(&v.l, m->model, v.a, &v.c, err);
     if (st == INFER_OK) {
         st = fill(&v, &s);
         mem_free(v.l.used);
     }
     json_decref(json);
+    gguf_close(meta);
     mem_free(notes);
     return st;
 }
@@ -534,7 +599,7 @@ static const char *layer_difference(const infer_model *ma, const infer_model *mb
     return moe_difference(a->moe, b->moe);
 }
 
-static const char *model_difference(const infer_model *a, const infer_model *b)
+const char *model_difference(const infer_model *a, const infer_model *b)
 {
     if (a->n_layers != b->n_layers || a->d_model != b->d_model || a->n_vocab != b->n_vocab)
         return "sizes";

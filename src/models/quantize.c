@@ -16,6 +16,7 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "compute/quant_larql.h"
 #include "models/imatrix.h"
 #include "models/locate.h"
 
@@ -47,8 +48,7 @@ static bool is_key(const gguf_value *v, const char *key)
     return v->key.n == strlen(key) && !memcmp(v->key.s, key, v->key.n);
 }
 
-/* Keys that tell of this file and not of the model. */
-static bool own_key(const gguf_value *v, const quant_mix *mix)
+bool own_key(const gguf_value *v, const quant_mix *mix)
 {
     if (is_key(v, "general.alignment")) return true;
     if (v->key.n > 6 && !memcmp(v->key.s, "split.", 6)) return true;
@@ -162,7 +162,9 @@ static infer_status choose_formats(out_model *m, const quant_mix *mix, int *n_fa
             fallen.n[wanted][t->to]++;
             if (!fallen.all++) fallen.first = t->name;
         }
-        if (t->to != t->from && quant_formats[t->from]->sub && quant_formats[t->to]->sub) {
+        bool same_bits = t->from == DT_LARQL_Q6_K && t->to == DT_Q6_K;
+        if (t->to != t->from && !same_bits && quant_formats[t->from]->sub &&
+            quant_formats[t->to]->sub) {
             n_requantised++;
             requantised = t->from;
         }
@@ -239,6 +241,10 @@ static void make_row(tile *x, int i, float *v)
     }
     if (t->to == t->from && t->add == 0) {
         memcpy(to, from, x->out_row);
+        return;
+    }
+    if (t->from == DT_LARQL_Q6_K && t->to == DT_Q6_K && t->add == 0) {
+        larql_q6_k_to_gguf(to, from, n);
         return;
     }
     for (size_t k = 0; t->add != 0 && k < n; k++)
@@ -466,6 +472,7 @@ static infer_status run(out_model *m, const char *in, const char *out,
     m->facts.has_importance = importance != NULL;
     if (s == INFER_OK) s = gguf_writer_new(&m->w, out, err);
     if (s == INFER_OK) s = is_folder ? convert_folder(m, err) : read_gguf(m, mix, err);
+    if (s == INFER_OK && m->base) s = out_take_base(m, err);
     if (s == INFER_OK) put_origin(m, mix, importance);
     if (s == INFER_OK) s = choose_formats(m, mix, &n_fallbacks, err);
     if (s == INFER_OK) s = write_all(m, importance, err);
@@ -483,13 +490,19 @@ static infer_status run(out_model *m, const char *in, const char *out,
 infer_status infer_quantize(const char *in, const char *out, const infer_quantize_options *options,
                             infer_quantize_result *result, infer_error *err)
 {
+    return quantize_model(in, out, options, NULL, result, err);
+}
+
+infer_status quantize_model(const char *in, const char *out, const infer_quantize_options *options,
+                            out_base *base, infer_quantize_result *result, infer_error *err)
+{
     if (!in || !out) return error_set(err, INFER_ARGUMENT, "infer_quantize: NULL argument");
     infer_quantize_options o = { 0 };
     if (options) o = *options;
     if (o.n_threads < 0 || o.n_threads > MAX_THREADS)
         return error_set(err, INFER_ARGUMENT, "n_threads: expected 0 to %d, found %d", MAX_THREADS,
                          o.n_threads);
-    out_model m = { .o = &o };
+    out_model m = { .o = &o, .base = base };
     infer_status s = run(&m, in, out, result, err);
     gguf_writer_free(m.w);
     gguf_close(m.g);

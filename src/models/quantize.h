@@ -40,15 +40,35 @@ typedef struct out_model {
     dtype main_type; // that most bytes of the input's matrices have
     uint64_t in_bytes;
     const infer_quantize_options *o;
+    struct out_base *base; // or NULL
 } out_model;
+
+/* The GGUF file that an index was made from: its tensors are taken as they are, but for the FFN's
+ * of layers that were edited. */
+typedef struct out_base {
+    gguf *g;
+    const bool *edited; // [layers]
+    int n_taken;        // filled
+} out_base;
+/* quantize_base.c: refuses a file of another model. */
+infer_status out_take_base(out_model *m, infer_error *err);
+
+/* infer_quantize with a base (NULL: none). */
+infer_status quantize_model(const char *in, const char *out, const infer_quantize_options *options,
+                            out_base *base, infer_quantize_result *result, infer_error *err);
 
 /* A zeroed tensor at the end of the list; NULL without memory. */
 out_tensor *out_add(out_model *m, infer_error *err);
+
+/* Keys that tell of the file that they are in and not of the model; with a mix, of formats too. */
+bool own_key(const gguf_value *v, const quant_mix *mix);
 
 /* convert.c: keys and tensors of the folder m->path. */
 infer_status convert_folder(out_model *m, infer_error *err);
 /* Whether the written file says what the folder says, weights aside; refuses naming what differs.
  */
 infer_status convert_check(const out_model *m, const char *written, infer_error *err);
+/* What two models' plans differ in, weights aside; NULL: nothing. */
+const char *model_difference(const infer_model *a, const infer_model *b);
 
 #endif

@@ -327,8 +327,8 @@ static infer_status link_rest(compilation *c)
             st = no_memory(c);
         } else if (stat(from, &s) || !S_ISREG(s.st_mode) || access(to, F_OK) == 0) {
             continue; // folders of layers have no edits to run from; a new knn_store.bin stays
-        } else if (strstr(name, "graph")) {
-            continue; // a search graph of the old gates would be stale
+        } else if (!strcmp(name, "hnsw.bin")) {
+            continue; // graphs of the old gates would be stale
         } else if (link(from, to)) {
             st = copy_bytes(c, name, NULL);
         }

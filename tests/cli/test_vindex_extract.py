@@ -17,8 +17,8 @@ NAMES = ["cohere2", "deepseek_v3", "gemma3n_text", "gemma4_text", "gpt2", "gpt_n
 IDS = "3,17,5,9,42,7"
 
 
-def extract(model, out, *args):
-    r = infer("extract", model, "-o", out, *args)
+def extract(model, out, *args, **kw):
+    r = infer("extract", model, "-o", out, *args, **kw)
     assert r.rc == 0, r.err
     return r
 
