@@ -131,6 +131,9 @@ struct backend {
      * a multiple of PANEL. */
     size_t (*packed_bytes)(const device *d, const tensor *w);
     void (*pack)(const worker *w, uint8_t *to, const tensor *from, int begin, int end);
+    /* y[i] = rows[ids[i]] . row r of x, the bits of an exact matmul; all n by this thread alone. */
+    void (*dot_rows)(const worker *w, float *y, const tensor *rows, const int32_t *ids, int n,
+                     const act *x, int r);
     /* y[r] = sum over f of a[r, f] * rows[f], f in order, those with a[r, f] 0 left out and where
      * no r needs them not read; a [n_rows, a_stride], rows [n_features, n_cols], of which the first
      * `width` columns are wanted. */

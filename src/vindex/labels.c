@@ -1,24 +1,15 @@
 /*
- * labels.c: E . W_down in tiles: some features at a time against some rows of the embedding at a
- * time, on the engine's float kernels; of each feature the best few are kept in a sorted list.
- * Equal scores go to the lowest id. NaN is never chosen. Of labels, tokens without a text fall out
- * of the chosen ones; of words, other tokens are not looked at.
+ * labels.c: E . W_down: some features at a time against the whole embedding (nearest.c). Equal
+ * scores go to the lowest id. NaN is never chosen. Of labels, tokens without a text fall out of the
+ * chosen ones; of words, other tokens are not looked at.
  */
 #include "vindex/labels.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/mem.h"
-
-#define FEATURES 512 // at a time: their scores of a tile stay in the last cache
-#define TOKENS 4096
-
-typedef struct candidate {
-    int32_t id;
-    float score;
-} candidate;
+#include "vindex/nearest.h"
 
 struct labeller {
     const backend *be;
@@ -27,27 +18,19 @@ struct labeller {
     int top_k;
     bool words;   // only whole words are chosen from
     uint8_t *out; // [n_vocab] 1: no word, or without a text
-    float *x, *y; // [FEATURES, stride], [FEATURES, TOKENS]
-    size_t stride;
-    candidate *best; // [FEATURES, top_k]
-    int *n_best;     // [FEATURES]
+    nearest *search;
     /* the running job */
     const tensor *of;
     bool by_rows;
-    int first, n, token, n_tokens;
+    int first, n;
 };
 
 void labeller_free(labeller *x)
 {
     if (!x) return;
-    if (x->dev) {
-        x->be->free(x->dev, x->x, FEATURES * x->stride * sizeof(float));
-        x->be->free(x->dev, x->y, sizeof(float) * FEATURES * TOKENS);
-        x->be->close(x->dev);
-    }
+    nearest_free(x->search);
+    if (x->dev) x->be->close(x->dev);
     mem_free(x->out);
-    mem_free(x->best);
-    mem_free(x->n_best);
     mem_free(x);
 }
 
@@ -104,18 +87,10 @@ infer_status labeller_new(labeller **out, const tensor *embed, const tokenizer *
     x->words = words;
     x->top_k = top_k;
     x->be = default_backend();
-    x->stride = row_stride(embed->n_cols);
-    x->best = mem_zero((size_t)FEATURES * (size_t)top_k, sizeof *x->best);
-    x->n_best = mem_zero(FEATURES, sizeof *x->n_best);
     device_options d = { n_threads, NULL, embed->n_cols, 64 };
-    infer_status st = x->best && x->n_best ? x->be->open(&x->dev, &d, err)
-                                           : error_set(err, INFER_NOMEM, "labels: out of memory");
-    if (!st) {
-        x->x = x->be->alloc(x->dev, FEATURES * x->stride * sizeof(float));
-        x->y = x->be->alloc(x->dev, sizeof(float) * FEATURES * TOKENS);
-        st = x->x && x->y ? find_out(x, tok, err)
-                          : error_set(err, INFER_NOMEM, "labels: out of memory");
-    }
+    infer_status st = x->be->open(&x->dev, &d, err);
+    if (!st) st = find_out(x, tok, err);
+    if (!st) st = nearest_new(&x->search, x->be, x->dev, embed, top_k, words ? x->out : NULL, err);
     if (st) {
         labeller_free(x);
         return st;
@@ -124,74 +99,25 @@ infer_status labeller_new(labeller **out, const tensor *embed, const tokenizer *
     return INFER_OK;
 }
 
-/* Columns [first, first + n) as rows; the threads share the matrix's rows. */
-static void take_columns(const worker *w, labeller *x)
-{
-    int begin, end;
-    float row[FEATURES];
-    const quant_format *f = quant_formats[x->of->type];
-    size_t at = (size_t)(x->first / f->block_size) * (size_t)f->block_bytes;
-    thread_share(x->of->n_rows, 16, w->thread, w->n_threads, &begin, &end);
-    for (int r = begin; r < end; r++) {
-        f->dequant(row, x->of->data + (size_t)r * x->of->row_bytes + at, (size_t)x->n);
-        for (int i = 0; i < x->n; i++)
-            x->x[(size_t)i * x->stride + (size_t)r] = row[i];
-    }
-}
-
-static void take_rows(const worker *w, labeller *x)
-{
-    int begin, end;
-    thread_share(x->n, 1, w->thread, w->n_threads, &begin, &end);
-    for (int i = begin; i < end; i++)
-        tensor_row(x->x + (size_t)i * x->stride, x->of, x->first + i);
-}
-
-static void offer(labeller *x, int feature, int32_t id, float score)
-{
-    candidate *best = x->best + (size_t)feature * (size_t)x->top_k;
-    int n = x->n_best[feature], at = n < x->top_k ? n : n - 1;
-    while (at > 0 && best[at - 1].score < score) {
-        best[at] = best[at - 1];
-        at--;
-    }
-    best[at] = (candidate){ id, score };
-    if (n < x->top_k) x->n_best[feature]++;
-}
-
-static void choose(const worker *w, labeller *x)
-{
-    int begin, end;
-    thread_share(x->n, 1, w->thread, w->n_threads, &begin, &end);
-    for (int i = begin; i < end; i++) {
-        const float *y = x->y + (size_t)i * TOKENS;
-        const candidate *last = x->best + (size_t)i * (size_t)x->top_k + x->top_k - 1;
-        for (int t = 0; t < x->n_tokens; t += 16) {
-            int n = x->n_tokens - t < 16 ? x->n_tokens - t : 16;
-            float least = x->n_best[i] < x->top_k ? -INFINITY : last->score;
-            bool any = false;
-            for (int k = 0; k < n; k++)
-                any |= y[t + k] > least;
-            for (int k = 0; any && k < n; k++)
-                if (y[t + k] > (x->n_best[i] < x->top_k ? -INFINITY : last->score) &&
-                    !(x->words && x->out[x->token + t + k]))
-                    offer(x, i, x->token + t + k, y[t + k]);
-        }
-    }
-}
-
-static void run_tile(const worker *w, void *arg)
+/* Features [first, first + n) as rows; the threads share the matrix's rows. */
+static void take_features(const worker *w, void *arg)
 {
     labeller *x = arg;
-    if (x->token == 0) {
-        x->by_rows ? take_rows(w, x) : take_columns(w, x);
-        x->be->barrier(w);
+    const tensor *of = x->of;
+    const quant_format *f = quant_formats[of->type];
+    size_t stride, at = (size_t)(x->first / f->block_size) * (size_t)f->block_bytes;
+    float *to = nearest_vectors(x->search, &stride), row[NEAREST_MOST];
+    int begin, end;
+    thread_share(x->by_rows ? x->n : of->n_rows, 16, w->thread, w->n_threads, &begin, &end);
+    for (int r = begin; r < end; r++) {
+        if (x->by_rows) {
+            tensor_row(to + (size_t)r * stride, of, x->first + r);
+            continue;
+        }
+        f->dequant(row, of->data + (size_t)r * of->row_bytes + at, (size_t)x->n);
+        for (int i = 0; i < x->n; i++)
+            to[(size_t)i * stride + (size_t)r] = row[i];
     }
-    linear tile = { tensor_rows(&x->embed, x->token, x->n_tokens), NULL };
-    act in = { .x = x->x, .n_rows = x->n, .n_cols = x->embed.n_cols, .stride = x->stride };
-    x->be->matmul(w, x->y, TOKENS, &tile, &in, true);
-    x->be->barrier(w);
-    choose(w, x);
 }
 
 static void put_u32(uint8_t *p, uint32_t v)
@@ -199,48 +125,56 @@ static void put_u32(uint8_t *p, uint32_t v)
     for (int i = 0; i < 4; i++)
         p[i] = (uint8_t)(v >> 8 * i);
 }
-static void put_pair(uint8_t *p, candidate c)
+static void put_pair(uint8_t *p, const near_row *c)
 {
     uint32_t bits;
-    memcpy(&bits, &c.score, 4);
-    put_u32(p, (uint32_t)c.id);
+    memcpy(&bits, &c->score, 4);
+    put_u32(p, (uint32_t)c->id);
     put_u32(p + 4, bits);
 }
 
 static void write_record(const labeller *x, uint8_t *to, int feature)
 {
-    const candidate *best = x->best + (size_t)feature * (size_t)x->top_k;
-    int n = 0;
+    int n_best, n = 0;
+    const near_row *best = nearest_best(x->search, feature, &n_best);
     memset(to, 0, 8 + 8 * (size_t)x->top_k);
-    for (int i = 0; i < x->n_best[feature]; i++) {
+    for (int i = 0; i < n_best; i++) {
         if (x->out[best[i].id]) continue;
-        if (!n) put_pair(to, best[i]);
-        put_pair(to + 8 + 8 * (size_t)n++, best[i]);
+        if (!n) put_pair(to, &best[i]);
+        put_pair(to + 8 + 8 * (size_t)n++, &best[i]);
     }
+}
+
+typedef struct ticker {
+    bool (*tick)(double share, void *user);
+    void *user;
+    double done, size;
+} ticker;
+
+static bool on_search(double share, void *user)
+{
+    const ticker *t = user;
+    return !t->tick || t->tick(t->done + t->size * share, t->user);
 }
 
 infer_status labeller_run(labeller *x, uint8_t *records, const tensor *of, bool by_rows,
                           bool (*tick)(double share, void *user), void *user, infer_error *err)
 {
     size_t size = 8 + 8 * (size_t)x->top_k;
+    ticker t = { .tick = tick, .user = user };
     x->of = of;
     x->by_rows = by_rows;
     int n = by_rows ? of->n_rows : of->n_cols, width = by_rows ? of->n_cols : of->n_rows;
     if (width != x->embed.n_cols)
         return error_set(err, INFER_FORMAT, "labels: features of %d values, embeddings of %d",
                          width, x->embed.n_cols);
-    for (x->first = 0; x->first < n; x->first += FEATURES) {
-        x->n = n - x->first < FEATURES ? n - x->first : FEATURES;
-        memset(x->n_best, 0, FEATURES * sizeof *x->n_best);
-        for (x->token = 0; x->token < x->embed.n_rows; x->token += TOKENS) {
-            int left = x->embed.n_rows - x->token;
-            x->n_tokens = left < TOKENS ? left : TOKENS;
-            x->be->run(x->dev, run_tile, x);
-            double share =
-                ((double)x->first + (double)x->n * (x->token + x->n_tokens) / x->embed.n_rows) / n;
-            if (tick && !tick(share, user))
-                return error_set(err, INFER_CANCELLED, "labels: stopped");
-        }
+    for (x->first = 0; x->first < n; x->first += NEAREST_MOST) {
+        x->n = n - x->first < NEAREST_MOST ? n - x->first : NEAREST_MOST;
+        t.done = (double)x->first / n;
+        t.size = (double)x->n / n;
+        x->be->run(x->dev, take_features, x);
+        if (!nearest_search(x->search, x->n, on_search, &t))
+            return error_set(err, INFER_CANCELLED, "labels: stopped");
         for (int i = 0; i < x->n; i++)
             write_record(x, records + (size_t)(x->first + i) * size, i);
     }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "compute/backend.h"
@@ -25,6 +26,7 @@ static void cpu_close(device *d)
     int n = d->pool ? pool_size(d->pool) : 0;
     for (int i = 0; i < n; i++) {
         mem_free_pages(d->scratch[i].matmul, d->matmul_bytes);
+        mem_free_pages(d->scratch[i].rows, d->rows_bytes);
         mem_free_pages(d->scratch[i].acc, d->acc_bytes);
     }
     mem_free_pages(d->parts, ATTN_PART_BYTES);
@@ -57,6 +59,7 @@ static infer_status cpu_open(device **out, const device_options *o, infer_error 
         return st;
     }
     d->matmul_bytes = matmul_scratch_bytes(o->max_cols);
+    d->rows_bytes = PANEL * round_up((size_t)o->max_cols, 256) * sizeof(float);
     d->acc_bytes = 2 * ATTN_QUERIES * round_up((size_t)o->max_head_dim, 16) * sizeof(float);
     d->parts = mem_pages(ATTN_PART_BYTES);
     if (!d->parts) {
@@ -65,8 +68,9 @@ static infer_status cpu_open(device **out, const device_options *o, infer_error 
     }
     for (int i = 0; i < pool_size(d->pool); i++) {
         d->scratch[i].matmul = mem_pages(d->matmul_bytes);
+        d->scratch[i].rows = mem_pages(d->rows_bytes);
         d->scratch[i].acc = mem_pages(d->acc_bytes);
-        if (!d->scratch[i].matmul || !d->scratch[i].acc) {
+        if (!d->scratch[i].matmul || !d->scratch[i].rows || !d->scratch[i].acc) {
             cpu_close(d);
             return error_set(err, INFER_NOMEM, "cpu backend: out of memory for scratch");
         }
@@ -276,6 +280,28 @@ static void cpu_pack(const worker *w, uint8_t *to, const tensor *from, int begin
     if (first < last) panels_pack(to, from, begin + first, begin + last);
 }
 
+static void cpu_dot_rows(const worker *w, float *y, const tensor *rows, const int32_t *ids, int n,
+                         const act *x, int r)
+{
+    thread_scratch *s = &w->dev->scratch[w->thread];
+    float part[PANEL] ATTR_ALIGNED(64);
+    tensor few = *rows;
+    act one = { .x = x->x + (size_t)r * x->stride,
+                .n_rows = 1,
+                .n_cols = x->n_cols,
+                .stride = x->stride };
+    few.data = s->rows;
+    for (int i = 0; i < n; i += PANEL) {
+        few.n_rows = n - i < PANEL ? n - i : PANEL;
+        for (int j = 0; j < few.n_rows; j++)
+            memcpy(s->rows + (size_t)j * rows->row_bytes,
+                   rows->data + (size_t)ids[i + j] * rows->row_bytes, rows->row_bytes);
+        matmul_args a = { part, 0, &few, &one, 0, few.n_rows, s->matmul };
+        w->dev->k->matmul_f32(&a);
+        memcpy(y + i, part, (size_t)few.n_rows * sizeof *y);
+    }
+}
+
 #define SUM_TILE 32 // rows that all of a step's activations use while they lie in the cache
 
 /* Rows [first, first + n) of t in columns [begin, end) to floats, those that some activation uses.
@@ -435,6 +461,7 @@ const backend backend_cpu = {
     .matmul = cpu_matmul,
     .packed_bytes = cpu_packed_bytes,
     .pack = cpu_pack,
+    .dot_rows = cpu_dot_rows,
     .sum_rows = cpu_sum_rows,
     .rope = cpu_rope,
     .kv_append = cpu_kv_append,

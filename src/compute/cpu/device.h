@@ -9,6 +9,7 @@
 
 typedef struct thread_scratch {
     uint8_t *matmul;
+    uint8_t *rows; // [PANEL] rows of a matrix
     float *acc; // [2, ATTN_QUERIES, v_stride]: all chunks so far, this chunk
     attn_query queries[ATTN_QUERIES], chunk[ATTN_QUERIES];
 } thread_scratch;
@@ -17,7 +18,7 @@ struct device {
     const cpu_kernels *k;
     thread_pool *pool;
     thread_scratch scratch[MAX_THREADS];
-    size_t matmul_bytes, acc_bytes;
+    size_t matmul_bytes, rows_bytes, acc_bytes;
     float *parts; // ATTN_PART_BYTES, shared; see attention.c
 };
 
