@@ -51,7 +51,13 @@ static void open_bench(bench *b, dtype type, int cols, int n_threads, int kind)
     b->y = b->be->alloc(b->dev, sizeof(float) * VECTORS * ROWS);
     b->skip = b->be->alloc(b->dev, ROWS);
     assert_true(bytes && b->x && b->y && b->skip);
-    b->table = (tensor){ "table", bytes, type, ROWS, cols, 1, size };
+    b->table = (tensor){ .name = "table",
+                         .data = bytes,
+                         .type = type,
+                         .n_rows = ROWS,
+                         .n_cols = cols,
+                         .n_slices = 1,
+                         .row_bytes = size };
     float row[MOST_COLS];
     for (int r = 0; r < ROWS; r++) {
         float length = kind == 2 && r % 97 == 0   ? 1e15f

@@ -285,11 +285,10 @@ static void cpu_dot_rows(const worker *w, float *y, const tensor *rows, const in
 {
     thread_scratch *s = &w->dev->scratch[w->thread];
     float part[PANEL] ATTR_ALIGNED(64);
-    tensor few = *rows;
-    act one = { .x = x->x + (size_t)r * x->stride,
-                .n_rows = 1,
-                .n_cols = x->n_cols,
-                .stride = x->stride };
+    tensor few = tensor_rows(rows, 0, 0);
+    act one = {
+        .x = x->x + (size_t)r * x->stride, .n_rows = 1, .n_cols = x->n_cols, .stride = x->stride
+    };
     few.data = s->rows;
     for (int i = 0; i < n; i += PANEL) {
         few.n_rows = n - i < PANEL ? n - i : PANEL;
