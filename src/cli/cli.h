@@ -327,10 +327,10 @@ int cli_template_open(infer_template **out, const infer_tokenizer *tok, const ch
                       const char *name);
 /* A template file's text; the caller's (mem_free). Returns an exit code. */
 int cli_template_source(char **source, const char *path);
-/* Feeds ids in steps of at most max_rows and wants the last one's logits; they are row *last_row of
- * the last step. */
+/* Feeds ids in steps of at most max_rows. Of the last one it wants INFER_WANT_LOGITS or, with
+ * INFER_WANT_TOP, the largest; they are row *last_row of the last step. */
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
-                      int *last_row, infer_error *err);
+                      unsigned want, int *last_row, infer_error *err);
 
 /* ---- the store and the hub ------------------------------------------------------------------- */
 

@@ -64,7 +64,7 @@ static infer_status feed(bench *b, infer_sequence *seq, int n, infer_error *err)
 {
     int last;
     infer_status st = infer_sequence_rope_length(seq, infer_sequence_length(seq) + n, err);
-    return st ? st : cli_feed(b->engine, seq, b->ids, (size_t)n, &last, err);
+    return st ? st : cli_feed(b->engine, seq, b->ids, (size_t)n, INFER_WANT_TOP, &last, err);
 }
 
 static infer_status run_prompt(bench *b, test *t, infer_sequence *seq, double *seconds,

@@ -112,7 +112,7 @@ static int predict(const infer_model *model, const predict_options *o, const inf
     if (!(seq = infer_sequence_new(engine, &err))) goto failed;
     if (infer_sequence_rope_length(seq, (int)n, &err)) goto failed;
     double start = cli_now();
-    if (cli_feed(engine, seq, ids, n, &last, &err)) goto failed;
+    if (cli_feed(engine, seq, ids, n, INFER_WANT_LOGITS, &last, &err)) goto failed;
     double ms = (cli_now() - start) * 1e3;
     cli_progress_end();
     if (!(best = mem_alloc((size_t)top, sizeof *best))) {

@@ -333,7 +333,7 @@ infer_engine_options cli_engine_options(const cli_engine *e)
 }
 
 infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *ids, size_t n,
-                      int *last_row, infer_error *err)
+                      unsigned want, int *last_row, infer_error *err)
 {
     size_t step = (size_t)infer_engine_describe(engine).max_rows;
     infer_row *rows = mem_alloc(step < n ? step : n, sizeof *rows);
@@ -345,7 +345,8 @@ infer_status cli_feed(infer_engine *engine, infer_sequence *seq, const int32_t *
             bool last = i + j + 1 == n;
             rows[j] = (infer_row){ .seq = seq,
                                    .token = ids[i + j],
-                                   .want = last ? INFER_WANT_LOGITS : 0 };
+                                   .want = last ? want : 0,
+                                   .top = last && want == INFER_WANT_TOP };
         }
         st = infer_step(engine, rows, (int)k, err);
         i += k;
