@@ -254,6 +254,23 @@ INFER_API infer_status infer_patch_stack(infer_patch *patch, const infer_patch *
 INFER_API infer_status infer_patch_compile(const infer_patch *patch, const char *out,
                                            infer_error *err);
 
+/* Facts stored by key: knn_store.bin, and insert_knn of a patch. A key is the FFN's input of one
+ * layer at the end of a prompt that asks for the fact. */
+typedef struct infer_knn_fact {
+    int layer;
+    float cosine;
+    int32_t token;
+    float confidence;
+    const char *entity, *relation, *target; // live as long as the vindex (or the patch)
+} infer_knn_fact;
+/* The fact that overrides the model where the FFNs' inputs are ffn_in [n_layers, d_model]
+ * (infer_capture): of the first layer whose best key has a cosine above the threshold (0: 0.75).
+ * 1, or 0: none; -1 on error. */
+INFER_API int infer_vindex_recall(const infer_vindex *v, const infer_patch *patch,
+                                  const float *ffn_in, float threshold, infer_knn_fact *fact,
+                                  infer_error *err);
+INFER_API int infer_vindex_n_facts(const infer_vindex *v, const infer_patch *patch);
+
 typedef struct infer_compile_options {
     size_t struct_size;
     /* For a GGUF file: the GGUF file that the index was made from. What no edit touches is taken
@@ -274,9 +291,12 @@ typedef struct infer_fact {
 } infer_fact;
 typedef struct infer_insert_options {
     size_t struct_size;
-    float alpha;                 // strength of the down rows; 0: 0.25
-    float confidence;            // 0: 0.9
-    int first_layer, last_layer; // both 0: the upper half of the knowledge band
+    float alpha;      // strength of the down rows; 0: 0.25
+    float confidence; // 0: 0.9
+    /* Both 0: the upper half of the knowledge band. last_layer -1: first_layer alone. */
+    int first_layer, last_layer;
+    bool key; // store the FFN's input of last_layer as a fact's key and change no feature (both 0:
+              // the knowledge band's last layer but one)
     const char
         *prompt; // "{relation}" and "{entity}" replaced; NULL: "The {relation} of {entity} is"
 } infer_insert_options;

@@ -209,6 +209,7 @@ typedef struct cli_engine {
     bool walk_only;
     int walk_from;
     bool needs_index;           // also where none is named: the model itself, a vindex
+    bool facts;                 // and where that has facts stored by key
     const char *sparse; // a file of thresholds
     float sparse_kl;
     float *keep;                // [n_layers] of them, read by cli_model_open

@@ -15,7 +15,7 @@ typedef struct edit_options {
     float alpha, confidence;
     const char *layers;
     int layer, feature;
-    bool json;
+    bool json, key;
 } edit_options;
 
 #define FILE_OPTION                                                                                \
@@ -86,6 +86,9 @@ static const cli_option insert_table[] = {
       .help = "strength (default: what it takes for the target to come first, from 0.25 up)" },
     { "--layers", "A-B", OPT_TEXT, offsetof(edit_options, layers),
       .help = "layers that get a feature (default: the upper half of the knowledge band)" },
+    { "--key", NULL, OPT_FLAG, offsetof(edit_options, key),
+      .help = "store the fact beside the model, found by the prompt's state in one layer, and "
+              "change no feature; only 'infer predict' asks for such facts" },
     { "--prompt", "TEXT", OPT_TEXT, offsetof(edit_options, prompt),
       .help = "asks for the fact, with {entity} and {relation} (default: 'The {relation} of "
               "{entity} is')" },
@@ -105,9 +108,12 @@ static int run_insert(int argc, char **argv)
     infer_model *model = NULL;
     int code;
     if (!cli_parse(&cmd_insert, &o, &args, argc, argv, &code)) return code;
-    infer_insert_options io = { .alpha = o.alpha, .confidence = o.confidence, .prompt = o.prompt };
+    infer_insert_options io = {
+        .alpha = o.alpha, .confidence = o.confidence, .prompt = o.prompt, .key = o.key
+    };
     if (o.layers && !read_layers(o.layers, &io.first_layer, &io.last_layer))
         return cli_usage(&cmd_insert, "--layers: expected A-B, found '%s'", o.layers);
+    if (o.layers && !io.last_layer) io.last_layer = -1; // layer 0 alone
     const char *index = o.engine.ffn ? o.engine.ffn : args.v[0];
     infer_fact fact = { args.v[1], args.v[2], args.v[3] };
     if ((code = edit_open(&e, &cmd_insert, index, &o))) goto end;

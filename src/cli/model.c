@@ -156,6 +156,12 @@ int cli_model_find(char **path, const char *name) { return model_path(path, name
 static int open_index(const char *path, cli_engine *e)
 {
     infer_error err = { 0 };
+    if (e->facts && !e->ffn) {
+        arena a = { 0 };
+        const char *store = arena_printf(&a, "%s/knn_store.bin", path);
+        e->needs_index |= store && file_exists(store);
+        arena_free(&a);
+    }
     if (!e->ffn && !e->patches.n && !e->walk_only && !e->walk_from && !e->sparse && !e->needs_index)
         return EXIT_DONE;
     infer_vindex_options o = { .n_threads = e->threads, .log = cli_log };

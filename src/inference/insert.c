@@ -10,6 +10,8 @@
  *   - down: the embedding of the target's first token, times alpha.
  *
  * Where alpha is not given it is the smallest found that makes the target likely and first.
+ *
+ * Or r is stored as it is, as the key of a fact (vindex/facts.h).
  */
 #include <math.h>
 #include <stdio.h>
@@ -157,12 +159,14 @@ static infer_status choose_layers(insertion *x)
         }
         x->first = (from + to + 1) / 2;
         x->last = to;
+        if (x->o.key) x->first = x->last = to - (to > 0);
     }
+    if (x->last == -1) x->last = x->first;
     if (x->first < 0 || x->last < x->first || x->last >= v->n_layers)
         return error_set(x->err, INFER_ARGUMENT,
                          "insert: layers %d to %d, expected some of 0 to %d", x->first, x->last,
                          v->n_layers - 1);
-    for (int l = x->first; l <= x->last; l++)
+    for (int l = x->first; l <= x->last && !x->o.key; l++)
         if (!v->layers[l].n_features || v->layers[l].n_experts)
             return error_set(x->err, INFER_UNSUPPORTED,
                              "insert: layer %d has %s: choose others with layers", l,
@@ -320,6 +324,28 @@ static infer_status find_alpha(insertion *x, const int32_t *ids, size_t n)
     return st ? st : try_alpha(x, high, before, &probe, ids, n, &enough);
 }
 
+/* The input itself as a key, in place of features. */
+static infer_status store_key(insertion *x)
+{
+    size_t bytes = (size_t)x->m->d_model * sizeof(float);
+    const infer_fact *f = x->fact;
+    patch_op op = { .kind = PATCH_INSERT_KNN,
+                    .layer = x->last,
+                    .gate = mem_alloc(bytes, 1),
+                    .entity = mem_strdup(f->entity),
+                    .relation = mem_strdup(f->relation),
+                    .target = mem_strdup(f->target),
+                    .has_confidence = true,
+                    .confidence = x->o.confidence > 0 ? x->o.confidence : 1,
+                    .token = x->target };
+    if (!op.gate || !op.entity || !op.relation || !op.target) {
+        patch_op_free(&op);
+        return no_memory(x);
+    }
+    memcpy(op.gate, input_of(x, 0, x->last, x->n[0] - 1), bytes);
+    return patch_add(x->p, &op, x->err);
+}
+
 static infer_status run(insertion *x)
 {
     const infer_model *m = x->m;
@@ -333,7 +359,7 @@ static infer_status run(insertion *x)
     x->scale = arena_zero(&x->mem, (size_t)m->n_layers, sizeof *x->scale);
     x->features = arena_zero(&x->mem, (size_t)m->n_layers, sizeof *x->features);
     if (!x->scale || !x->features) return no_memory(x);
-    if ((st = measure(x))) return st;
+    if (!x->o.key && (st = measure(x))) return st;
     int32_t *ids = NULL;
     size_t n = 0;
     char *prompt = prompt_of(x, x->fact->entity);
@@ -341,7 +367,7 @@ static infer_status run(insertion *x)
     if (!st && !n) st = error_set(x->err, INFER_ARGUMENT, "insert: the prompt is empty");
     if (!st) st = find_target(x, prompt, ids, n);
     if (!st) st = record(x, 0, ids, n);
-    for (int o = 0; o < N_OTHERS && !st; o++) {
+    for (int o = 0; o < N_OTHERS && !st && !x->o.key; o++) {
         int32_t *other = NULL;
         size_t n_other = 0;
         char *text = prompt_of(x, strcasecmp(others[o], x->fact->entity) ? others[o] : "Europe");
@@ -351,7 +377,10 @@ static infer_status run(insertion *x)
         mem_free(text);
     }
     int before = infer_patch_n_operations(x->p);
-    if (!st) st = x->o.alpha > 0 ? install(x, x->o.alpha) : find_alpha(x, ids, n);
+    if (!st && x->o.key)
+        st = store_key(x);
+    else if (!st)
+        st = x->o.alpha > 0 ? install(x, x->o.alpha) : find_alpha(x, ids, n);
     if (st) infer_patch_truncate(x->p, before);
     infer_free(ids);
     mem_free(prompt);

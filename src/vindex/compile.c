@@ -21,6 +21,7 @@
 #include "base/sha.h"
 #include "models/vindex_dir.h"
 #include "vindex/encode.h"
+#include "vindex/facts.h"
 #include "vindex/patch.h"
 
 #define MAX_TOUCHED 16
@@ -238,76 +239,19 @@ static infer_status bake(compilation *c)
     return INFER_OK;
 }
 
-/* ---- knn_store.bin --------------------------------------------------------------------------- */
+/* ---- facts ----------------------------------------------------------------------------------- */
 
-static void put_u32(FILE *f, uint32_t v)
+static infer_status write_facts(compilation *c)
 {
-    uint8_t b[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24) };
-    fwrite(b, 1, 4, f);
-}
-
-/* Whether operation i still stands: no later delete_knn of its entity. */
-static bool stands(const infer_patch *p, size_t i)
-{
-    for (size_t k = i + 1; k < p->n_ops; k++)
-        if (p->ops[k].kind == PATCH_DELETE_KNN && !strcasecmp(p->ops[k].entity, p->ops[i].entity))
-            return false;
-    return true;
-}
-
-/* "LKNN": keys of unit length as halves, by layer, with what they stand for. */
-static infer_status write_knn(compilation *c)
-{
-    const infer_patch *p = c->p;
-    int d = c->v->d_model, n_layers = 0;
-    int *count = arena_zero(&c->mem, (size_t)c->v->n_layers, sizeof *count);
-    if (!count) return no_memory(c);
-    for (size_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == PATCH_INSERT_KNN && stands(p, i))
-            n_layers += !count[p->ops[i].layer]++;
-    if (!n_layers) return INFER_OK;
-    char *path = arena_printf(&c->mem, "%s/knn_store.bin", c->work);
     atomic_file a;
+    if (!facts_count(c->v, c->p)) return INFER_OK;
+    char *path = arena_printf(&c->mem, "%s/" FACTS_FILE, c->work);
     infer_status st = path ? atomic_open(&a, path, c->err) : no_memory(c);
     if (st) return st;
-    fwrite("LKNN", 1, 4, a.f);
-    put_u32(a.f, 1);
-    put_u32(a.f, (uint32_t)d);
-    put_u32(a.f, (uint32_t)n_layers);
-    for (int l = 0; l < c->v->n_layers; l++) {
-        if (!count[l]) continue;
-        put_u32(a.f, (uint32_t)l);
-        put_u32(a.f, (uint32_t)count[l]);
-        for (int part = 0; part < 3; part++)
-            for (size_t i = 0; i < p->n_ops; i++) {
-                const patch_op *op = &p->ops[i];
-                if (op->kind != PATCH_INSERT_KNN || op->layer != l || !stands(p, i)) continue;
-                if (part == 1) put_u32(a.f, (uint32_t)op->token);
-                float sum = 0;
-                for (int k = 0; k < d && part == 0; k++)
-                    sum += op->gate[k] * op->gate[k];
-                float len = sqrtf(sum);
-                for (int k = 0; k < d && part == 0; k++) {
-                    uint16_t h = vindex_half(len > 0 ? op->gate[k] / len : 0);
-                    fwrite(&h, 2, 1, a.f);
-                }
-                if (part < 2) continue;
-                json_t *o =
-                    json_pack("{s:f, s:s, s:s, s:s}", "confidence",
-                              op->has_confidence ? (double)op->confidence : 1.0, "entity",
-                              op->entity, "relation", op->relation, "target_token", op->target);
-                char *text = o ? json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-                json_decref(o);
-                if (!text) {
-                    atomic_abandon(&a);
-                    return no_memory(c);
-                }
-                put_u32(a.f, (uint32_t)strlen(text));
-                fputs(text, a.f);
-                free(text);
-            }
-    }
-    return atomic_commit(&a, c->err);
+    st = facts_write(a.f, c->v, c->p, c->err);
+    if (!st) return atomic_commit(&a, c->err);
+    atomic_abandon(&a);
+    return st;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -319,14 +263,16 @@ static infer_status link_rest(compilation *c)
     infer_status st = INFER_OK;
     for (struct dirent *e; !st && (e = readdir(dir));) {
         const char *name = e->d_name;
-        if (name[0] == '.' || !strcmp(name, "index.json") || is_touched(c, name)) continue;
+        if (name[0] == '.' || !strcmp(name, "index.json") || !strcmp(name, FACTS_FILE) ||
+            is_touched(c, name))
+            continue;
         char *from = arena_printf(&c->mem, "%s/%s", c->v->path, name);
         char *to = arena_printf(&c->mem, "%s/%s", c->work, name);
         struct stat s;
         if (!from || !to) {
             st = no_memory(c);
         } else if (stat(from, &s) || !S_ISREG(s.st_mode) || access(to, F_OK) == 0) {
-            continue; // folders of layers have no edits to run from; a new knn_store.bin stays
+            continue; // folders of layers have no edits to run from
         } else if (!strcmp(name, "hnsw.bin")) {
             continue; // graphs of the old gates would be stale
         } else if (link(from, to)) {
@@ -385,7 +331,7 @@ static infer_status run(compilation *c)
     if (mkdir(c->work, 0755))
         return error_set(c->err, INFER_IO, "%s: %s", c->work, strerror(errno));
     infer_status st = bake(c);
-    if (!st) st = write_knn(c);
+    if (!st) st = write_facts(c);
     for (int k = 0; k < c->n_files; k++) {
         if (!st && fsync(c->files[k].fd)) st = io_error(c, c->files[k].name);
         close(c->files[k].fd);

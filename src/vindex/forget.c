@@ -11,7 +11,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/mem.h"
-#include "vindex/patch.h"
+#include "vindex/facts.h"
 
 typedef struct forgetting {
     infer_patch *p;
@@ -45,6 +45,68 @@ static infer_status forget_inserted(forgetting *f)
         if (st) return st;
     }
     return INFER_OK;
+}
+
+/* Facts by key: all of an entity's go at once, and those that were not meant come back. */
+typedef struct keys {
+    forgetting *f;
+    patch_op *kept;
+    size_t n_kept, cap;
+    int n_gone;
+    infer_status st;
+} keys;
+
+static bool sort_key(const key_fact *x, void *user)
+{
+    keys *k = user;
+    const infer_fact *f = k->f->fact;
+    size_t d = (size_t)k->f->p->base->d_model;
+    if (strcasecmp(x->entity, f->entity)) return true;
+    if (same(x->relation, f->relation) && same(x->target, f->target)) {
+        k->n_gone++;
+        return true;
+    }
+    k->st = mem_reserve((void **)&k->kept, &k->cap, k->n_kept + 1, sizeof *k->kept, k->f->err);
+    if (k->st) return false;
+    patch_op op = { .kind = PATCH_INSERT_KNN,
+                    .layer = x->layer,
+                    .token = x->token,
+                    .has_confidence = true,
+                    .confidence = x->confidence,
+                    .gate = mem_alloc(d, sizeof(float)),
+                    .entity = mem_strdup(x->entity),
+                    .relation = mem_strdup(x->relation),
+                    .target = mem_strdup(x->target) };
+    k->kept[k->n_kept++] = op;
+    if (!op.gate || !op.entity || !op.relation || !op.target) {
+        k->st = error_set(k->f->err, INFER_NOMEM, "delete: out of memory");
+        return false;
+    }
+    if (x->half)
+        quant_formats[DT_F16]->dequant(op.gate, x->half, d);
+    else
+        memcpy(op.gate, x->key, d * sizeof(float));
+    return true;
+}
+
+static infer_status forget_keys(forgetting *f)
+{
+    keys k = { .f = f };
+    patch_op gone = { .kind = PATCH_DELETE_KNN };
+    for (int l = 0; l < f->p->base->n_layers && !k.st; l++)
+        facts_each(f->p->base, f->p, l, sort_key, &k);
+    if (!k.st && k.n_gone) {
+        gone.entity = mem_strdup(f->fact->entity);
+        k.st = gone.entity ? patch_add(f->p, &gone, f->err)
+                           : error_set(f->err, INFER_NOMEM, "delete: out of memory");
+        for (size_t i = 0; i < k.n_kept && !k.st; i++)
+            k.st = patch_add(f->p, &k.kept[i], f->err);
+        f->n += k.n_gone;
+    }
+    for (size_t i = 0; i < k.n_kept; i++)
+        patch_op_free(&k.kept[i]);
+    mem_free(k.kept);
+    return k.st;
 }
 
 /* The mean of the text's embeddings. */
@@ -141,6 +203,7 @@ infer_status infer_delete_fact(infer_patch *patch, const infer_fact *fact, int *
     forgetting f = { .p = patch, .fact = fact, .err = err };
     int before = infer_patch_n_operations(patch);
     infer_status st = forget_inserted(&f);
+    if (!st) st = forget_keys(&f);
     bool inserted = f.n > 0; // what was put in is taken out, and what the base knew stays
     if (!st && !inserted) st = forget_of_base(&f);
     if (st) infer_patch_truncate(patch, before);

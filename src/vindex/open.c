@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "models/load_vindex.h"
 #include "models/places.h"
+#include "vindex/facts.h"
 #include "vindex/relations.h"
 #include "vindex/search.h"
 
@@ -488,6 +489,7 @@ infer_status infer_vindex_open(infer_vindex **out, const char *path,
     v->log = o.log;
     infer_status st = fill(v, path, &o, err);
     if (!st) st = relations_open(v, err);
+    if (!st) st = facts_open(v, err);
     if (!st) st = searcher_open(v, &o, err);
     if (st) {
         infer_vindex_close(v);

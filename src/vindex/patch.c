@@ -79,8 +79,9 @@ const patch_feature *patch_find(const infer_patch *p, int layer, int feature)
 {
     if (!p || layer < 0 || layer >= p->base->n_layers) return NULL;
     size_t at = place(p, layer, feature);
+    if (at == p->layers[layer].n) return NULL;
     const patch_feature *f = p->layers[layer].v + at;
-    return at < p->layers[layer].n && f->feature == feature ? f : NULL;
+    return f->feature == feature ? f : NULL;
 }
 
 static infer_status entry(infer_patch *p, int layer, int feature, patch_feature **out,
@@ -132,6 +133,10 @@ static infer_status check(const infer_patch *p, const patch_op *op, infer_error 
     if (op->layer < 0 || op->layer >= v->n_layers)
         return error_set(err, INFER_ARGUMENT, "patch: layer %d, expected 0 to %d", op->layer,
                          v->n_layers - 1);
+    bool speaks = op->kind == PATCH_INSERT || op->kind == PATCH_INSERT_KNN || op->has_meta;
+    if (speaks && (op->token < 0 || op->token >= v->n_vocab))
+        return error_set(err, INFER_ARGUMENT, "patch: token %d, expected 0 to %d", (int)op->token,
+                         v->n_vocab - 1);
     if (op->kind == PATCH_INSERT_KNN) return INFER_OK;
     int n = v->layers[op->layer].n_features;
     if (op->feature < 0 || op->feature >= n)

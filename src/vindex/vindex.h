@@ -50,6 +50,10 @@ struct infer_vindex {
     tensor embed;                 // [n_vocab, d_model]
     tokenizer *tok;               // or NULL
     struct vindex_labels *labels; // labels of features (relations.h); or NULL
+    struct {
+        struct key_fact *v;
+        int n;
+    } * facts; // [n_layers] of knn_store.bin (facts.h); or NULL
     struct searcher *search;      // threads, graphs and caches of searching (search.h)
     uint64_t pin_budget, pinned;
     uint64_t evictions;

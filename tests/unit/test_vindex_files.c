@@ -12,7 +12,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "infer_vindex.h"
-#include "vindex/vindex.h"
+#include "vindex/patch.h"
 
 #define MODEL "tests/golden/tiny/control_gguf_bpe_f32.gguf"
 #define MAX_CUTS 400 // of a file: beyond that the step grows
@@ -56,16 +56,42 @@ static bool opens(const char *what)
     return both;
 }
 
+/* Facts by key beside the index, in the folder `to`. */
+static void add_facts(const char *from, const char *to)
+{
+    infer_error err;
+    infer_vindex *v;
+    if (infer_vindex_open(&v, from, NULL, &err)) fail_msg("%s", err.msg);
+    infer_patch *p = infer_patch_new(v, &err);
+    for (int i = 0; i < 3; i++) {
+        patch_op op = { .kind = PATCH_INSERT_KNN,
+                        .layer = i / 2,
+                        .token = 100 + i,
+                        .gate = mem_zero((size_t)v->d_model, sizeof(float)),
+                        .entity = mem_strdup("entity"),
+                        .relation = mem_strdup("relation"),
+                        .target = mem_strdup("target") };
+        op.gate[i] = 1;
+        assert_int_equal(patch_add(p, &op, &err), INFER_OK);
+    }
+    if (infer_patch_compile(p, to, &err)) fail_msg("%s", err.msg);
+    infer_patch_free(p);
+    infer_vindex_close(v);
+}
+
 static int make(void **state)
 {
     (void)state;
     char out[1100];
     infer_error err = { 0 };
     test_folder(folder, sizeof folder - 10);
-    snprintf(out, sizeof out, "%s/v", folder);
-    infer_extract_options o = { .struct_size = sizeof o, .dtype = "f16", .n_threads = 1 };
+    snprintf(out, sizeof out, "%s/w", folder);
+    infer_extract_options o = {
+        .struct_size = sizeof o, .dtype = "f16", .n_threads = 1, .n_clusters = 3
+    };
     if (infer_extract(MODEL, out, &o, &err)) fail_msg("%s", err.msg);
     strcat(folder, "/v");
+    add_facts(out, folder);
     assert_true(opens("the whole index"));
     return 0;
 }
@@ -190,27 +216,35 @@ static void extremes(void **state)
     spoil_file("weight_manifest.json");
 }
 
-static void meta_header(void **state)
+/* Each of the first words of a file to each extreme. */
+static void spoil_words(const char *name, size_t n_words)
 {
-    (void)state;
     char *data, what[100];
     size_t n;
     infer_error err;
     static const uint32_t values[] = { 0, 1, 2, 3, 10, 0x7fffffff, 0x80000000u, 0xffffffffu };
-    snprintf(path, sizeof path, "%s/down_meta.bin", folder);
+    snprintf(path, sizeof path, "%.900s/%.200s", folder, name);
     if (file_read(path, 64 << 20, &data, &n, &err)) fail_msg("%s", err.msg);
-    for (size_t at = 0; at < 20; at += 4)
+    for (size_t at = 0; at < 4 * n_words; at += 4)
         for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
             char old[4];
             memcpy(old, data + at, 4);
             memcpy(data + at, &values[k], 4);
-            snprintf(what, sizeof what, "down_meta.bin: word %zu is %x", at / 4, values[k]);
+            snprintf(what, sizeof what, "%.60s: word %zu is %x", name, at / 4, values[k]);
             test_write(path, data, n);
             opens(what);
             memcpy(data + at, old, 4);
         }
     test_write(path, data, n);
     mem_free(data);
+}
+
+static void headers(void **state)
+{
+    (void)state;
+    spoil_words("down_meta.bin", 5);
+    spoil_words("knn_store.bin", 60); // header, a list's head, keys, ids, a fact's length
+    assert_true(opens("the index again"));
 }
 
 static void a_file_is_missing(void **state)
@@ -239,7 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_file_cut),
         cmocka_unit_test(extremes),
-        cmocka_unit_test(meta_header),
+        cmocka_unit_test(headers),
         cmocka_unit_test(a_file_is_missing),
     };
     return cmocka_run_group_tests(tests, make, take_away);
