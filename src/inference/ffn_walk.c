@@ -4,7 +4,8 @@
  *
  * The ladder, first that fits:
  *   no features in the layer        the model's own weights
- *   experts                         moe_forward on the index's matrices
+ *   experts                         moe_forward on the index's matrices, edited ones copied
+ *   experts beside a dense FFN      moe_forward, whose dense part is one of the following
  *   edits, sparse, down by features walk_forward below
  *   padded columns                  walk_forward, on inputs with zeros behind
  *   else                            dense_forward on the index's matrices: nothing is added
@@ -208,6 +209,56 @@ static infer_status lacks(infer_error *err, const infer_vindex *v, int layer, co
     return error_set(err, INFER_NOT_FOUND, "%s: layer %d has no %s: %s", v->path, layer, what, how);
 }
 
+/* The expert's matrices as a copy in float32. */
+static infer_status copy_expert(infer_engine *e, linear *const *all, int n, infer_error *err)
+{
+    for (int k = 0; k < n; k++) {
+        tensor *t = &all[k]->w;
+        size_t row = (size_t)t->n_cols * sizeof(float);
+        uint8_t *to = arena_alloc(&e->walk_mem, (size_t)t->n_rows, row);
+        if (!to) return error_set(err, INFER_NOMEM, "walk: out of memory for an edited expert");
+        for (int r = 0; r < t->n_rows; r++)
+            tensor_row((float *)(void *)(to + (size_t)r * row), t, r);
+        t->data = to;
+        t->type = DT_F32;
+        t->row_bytes = row;
+    }
+    return INFER_OK;
+}
+
+static void set_row(tensor *t, int row, const float *x)
+{
+    float *to = (float *)(uintptr_t)(t->data + (size_t)row * t->row_bytes);
+    for (int i = 0; i < t->n_cols && x; i++)
+        to[i] = x[i];
+}
+
+/* Edits of experts' features, in copies: few experts are edited, and a step has nothing to add.
+ * all: gates, ups and downs of the experts; no gates: plain FFNs. */
+static infer_status edit_experts(infer_engine *e, linear *all, int n, int per, bool gated,
+                                 const patch_feature *edits, int n_edits, infer_error *err)
+{
+    int d = e->model->d_model;
+    float *zeros = arena_zero(&e->walk_mem, (size_t)d, sizeof *zeros);
+    if (!zeros) return error_set(err, INFER_NOMEM, "walk: out of memory for an edited expert");
+    for (int i = 0, last = -1; i < n_edits; i++) {
+        const patch_feature *p = &edits[i];
+        int x = p->feature / per, f = p->feature % per;
+        linear *down = &all[2 * n + x];
+        infer_status st = INFER_OK;
+        if (x != last) // edits ascend: each expert is copied once
+            st = copy_expert(e, (linear *const[]){ &all[n + x], down, &all[x] }, 2 + gated, err);
+        if (st) return st;
+        last = x;
+        const float *gate = p->deleted ? zeros : p->gate, *out = p->deleted ? zeros : p->down;
+        if (gated) set_row(&all[x].w, f, gate);
+        set_row(&all[n + x].w, f, gated ? p->up : gate);
+        for (int r = 0; r < d && out; r++)
+            ((float *)(uintptr_t)(down->w.data + (size_t)r * down->w.row_bytes))[f] = out[r];
+    }
+    return INFER_OK;
+}
+
 /* Experts: the index's matrices, cut into the experts' own. */
 static infer_status open_experts(infer_engine *e, ffn_provider *f, const vindex_layer *x, int layer,
                                  infer_error *err)
@@ -226,10 +277,6 @@ static infer_status open_experts(infer_engine *e, ffn_provider *f, const vindex_
     if (x->gate.n_cols != d_model || x->down.n_cols != from->d_ff)
         return error_set(err, INFER_UNSUPPORTED, "%s: layer %d: experts with padded columns",
                          v->path, layer);
-    if (e->model->ffn_patch && patch_layer(e->model->ffn_patch, layer, &edits))
-        return error_set(err, INFER_UNSUPPORTED,
-                         "%s: layer %d: a patch on experts cannot be run: compile it into an index",
-                         v->path, layer);
     layer_plan *plan = arena_zero(&e->walk_mem, 1, sizeof *plan);
     moe_plan *moe = arena_zero(&e->walk_mem, 1, sizeof *moe);
     linear *all = arena_zero(&e->walk_mem, 3 * (size_t)n, sizeof *all);
@@ -241,6 +288,12 @@ static infer_status open_experts(infer_engine *e, ffn_provider *f, const vindex_
         if (from->gate) all[i].bias = from->gate[i].bias;
         all[n + i].bias = from->up[i].bias;
         all[2 * n + i].bias = from->down[i].bias;
+    }
+    int n_edits = e->model->ffn_patch ? patch_layer(e->model->ffn_patch, layer, &edits) : 0;
+    if (n_edits) {
+        bool gated = from->gate != NULL;
+        infer_status st = edit_experts(e, all, n, from->d_ff, gated, edits, n_edits, err);
+        if (st) return st;
     }
     *moe = *from;
     if (from->gate) moe->gate = all;
@@ -316,9 +369,9 @@ static infer_status open_dense(infer_engine *e, ffn_provider *f, const vindex_la
              quant_formats[first->type]->name, quant_formats[down->type]->name,
              walk->rows ? " by features" : "", walk->n_edits ? ", edited" : "",
              o->walk_keep ? ", sparse" : "");
-    bool plain =
+    walk->plain =
         !walk->rows && !walk->n_edits && walk->h_cols == m->d_model && walk->f_cols == l->d_ff;
-    *f = (ffn_provider){ plain ? dense_forward : walk_forward, plan, walk };
+    *f = (ffn_provider){ walk->plain ? dense_forward : walk_forward, plan, walk };
     return INFER_OK;
 }
 
@@ -345,13 +398,12 @@ infer_status walk_open(infer_engine *e, const infer_engine_options *o, infer_err
         if (!x->n_features && m->walk_only)
             return lacks(err, v, l, "features", "extract it again, or leave walk_only out");
         if (!x->n_features) continue;
-        if (m->layers[l].moe)
-            st = m->layers[l].moe->with_dense
-                     ? error_set(err, INFER_UNSUPPORTED, "%s: layer %d: experts beside a dense FFN",
-                                 v->path, l)
-                     : open_experts(e, &e->ffn[l], x, l, err);
+        const moe_plan *moe = m->layers[l].moe;
+        if (moe && !moe->with_dense)
+            st = open_experts(e, &e->ffn[l], x, l, err);
         else
             st = open_dense(e, &e->ffn[l], x, l, o, err);
+        if (moe && moe->with_dense) e->ffn[l].run = moe_forward; // the dense part is the index's
         if (st) return st;
     }
     return INFER_OK;

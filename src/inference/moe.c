@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "inference/engine.h"
+#include "inference/walk.h"
 
 /* Slots of the step, sorted by expert, then by row; on one thread. */
 static void sort_slots(infer_engine *e, const moe_plan *m)
@@ -144,7 +144,10 @@ void moe_forward(const worker *w, infer_engine *e, const ffn_provider *f, float 
     bool shared = tensor_present(&m->shared_up.w);
     if (shared) run_shared(w, e, l);
     if (m->with_dense) {
-        ffn_forward(w, e, l, ws->branch2);
+        if (f->walk && !f->walk->plain)
+            walk_forward(w, e, f, ws->branch2);
+        else
+            ffn_forward(w, e, l, ws->branch2);
         be->normalise(w, ws->branch2, ws->branch2, ws->x_stride, n, d_model, &m->dense_norm);
     }
     choose(w, e, m);

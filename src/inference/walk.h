@@ -14,6 +14,7 @@ struct walk_layer {
     const infer_vindex *index;
     int layer;
     char path[64];      // "f16", "q4_k, down by features": for people
+    bool plain;         // dense code computes it: nothing is added
     int h_cols, f_cols; // columns of gate and up, and of down: padded to whole blocks by the file
     const tensor *rows; // [n_features, d_model] down by features; NULL: plan.down
     const float *bias;  // [d_model] with rows, or NULL

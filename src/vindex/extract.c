@@ -338,7 +338,8 @@ static infer_status label_layer(extraction *x, labeller *lab, int layer, int fd)
     infer_status st = INFER_OK;
     for (int e = 0; n && e < parts && !st; e++) {
         tick.size = (double)per;
-        const tensor *down = p->moe ? &p->moe->down[e].w : &p->down.w;
+        const moe_plan *m = extract_experts(x, layer);
+        const tensor *down = m ? &m->down[e].w : &p->down.w;
         st = labeller_run(lab, records + (size_t)e * (size_t)per * size, down, false, on_label,
                           &tick, x->err);
         tick.base += tick.size;

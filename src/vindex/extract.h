@@ -72,6 +72,10 @@ infer_status extract_plan(extraction *x);
 json_t *extract_index(extraction *x, json_t *sums);
 /* layer_bands: first and last layer of syntax, knowledge and output; false: too few layers. */
 bool extract_bands(int bands[3][2], const extraction *x);
+/* The layer's experts where they are what is indexed; NULL: a dense FFN is, also one beside
+ * experts.
+ */
+const moe_plan *extract_experts(const extraction *x, int layer);
 /* What a layer's features lie in: its experts' matrices, or one. */
 int extract_n_parts(const extraction *x, int layer);
 const tensor *extract_gate(const extraction *x, int layer, int part); // plain FFNs: the up matrix

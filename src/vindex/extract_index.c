@@ -86,7 +86,7 @@ static json_t *layers_of(const extraction *x)
     uint64_t at = 0;
     size_t size = x->type == DT_F32 ? 4 : 2;
     for (int l = 0; list && l < x->m->n_layers; l++) {
-        const moe_plan *m = x->m->layers[l].moe;
+        const moe_plan *m = extract_experts(x, l);
         uint64_t length = (uint64_t)x->features[l] * (uint64_t)x->m->d_model * size;
         json_t *o = json_pack("{s:i, s:i, s:I, s:I}", "layer", l, "num_features", x->features[l],
                               "offset", (json_int_t)at, "length", (json_int_t)length);
@@ -126,7 +126,8 @@ static json_t *model_config(const extraction *x, const char *type)
                         moe ? json_pack("{s:i, s:i, s:b, s:s, s:i, s:b}", "num_experts",
                                         moe->n_experts, "top_k", moe->n_used, "shared_expert",
                                         moe->shared_d_ff != 0, "router_type", "top_k_softmax",
-                                        "moe_intermediate_size", moe->d_ff, "hybrid", 0)
+                                        "moe_intermediate_size", moe->d_ff, "hybrid",
+                                        moe->with_dense)
                             : json_null());
     json_object_set_new(o, "attention_k_eq_v", json_boolean(!tensor_present(&p->v.w) && !p->mla));
     if (local > 0) json_object_set_new(o, "rope_local_base", json_real(local));

@@ -94,24 +94,23 @@ static infer_status add_floats(extraction *x, const char *key, const float *v, i
 
 /* ---- the FFN --------------------------------------------------------------------------------- */
 
-static infer_status check_layer(extraction *x, const layer_plan *p)
+const moe_plan *extract_experts(const extraction *x, int layer)
 {
-    if (p->ffn == FFN_NONE) return INFER_OK;
-    if (!p->moe) return INFER_OK;
-    if (p->moe->with_dense) return no_name(x, "experts beside a dense FFN");
-    return INFER_OK;
+    const moe_plan *m = x->m->layers[layer].moe;
+    return m && !m->with_dense ? m : NULL;
 }
 
 int extract_n_parts(const extraction *x, int layer)
 {
-    const moe_plan *m = x->m->layers[layer].moe;
+    const moe_plan *m = extract_experts(x, layer);
     return m ? m->n_experts : 1;
 }
 
 const tensor *extract_gate(const extraction *x, int layer, int part)
 {
     const layer_plan *p = &x->m->layers[layer];
-    if (p->moe) return p->moe->gate ? &p->moe->gate[part].w : &p->moe->up[part].w;
+    const moe_plan *m = extract_experts(x, layer);
+    if (m) return m->gate ? &m->gate[part].w : &m->up[part].w;
     return p->ffn == FFN_GATED ? &p->gate.w : &p->up.w;
 }
 
@@ -130,7 +129,7 @@ static infer_status add_gates(extraction *x, int layer)
 
 static infer_status add_router_rows(extraction *x, int layer)
 {
-    const moe_plan *m = x->m->layers[layer].moe;
+    const moe_plan *m = extract_experts(x, layer);
     if (!m) return INFER_OK;
     infer_status st = add_matrix(x, "router_weights.bin", NULL, &m->router.w, layer, 0);
     x->items[x->n_items - 1].kind = NULL;
@@ -170,11 +169,45 @@ static infer_status add_expert_biases(extraction *x, int layer, int e)
     return st;
 }
 
+/* A router: a choice is not a sum, and rounding it could change it. */
+static infer_status add_router(extraction *x, const char *file, int layer)
+{
+    const moe_plan *m = x->m->layers[layer].moe;
+    const char *key = key_of(x, ROLE_ROUTER, layer, 0, ".weight");
+    if (!key) return no_name(x, "the router");
+    infer_status st = add_matrix(x, file, key, &m->router.w, layer, 1 << 20);
+    if (st) return st;
+    if (x->type != DT_F32) {
+        x->items[x->n_items - 1].type = DT_F32;
+        x->items[x->n_items - 1].bytes *= 2;
+    }
+    return add_floats(x, key_of(x, ROLE_ROUTER, layer, 0, ".bias"), m->router.bias, m->n_experts,
+                      layer);
+}
+
+/* Experts beside the dense FFN, which is the one that is indexed: what they are made of. */
+static infer_status add_experts_beside(extraction *x, int layer)
+{
+    static const tensor_role roles[] = { ROLE_EXPERT_GATE, ROLE_EXPERT_UP, ROLE_EXPERT_DOWN };
+    const moe_plan *m = x->m->layers[layer].moe;
+    const linear *const sets[] = { m->gate, m->up, m->down };
+    infer_status st = add_router(x, "infer_extra.bin", layer);
+    for (int e = 0; e < m->n_experts && !st; e++) {
+        for (int k = 0; k < COUNT_OF(sets) && !st; k++) {
+            const char *key = key_of(x, roles[k], layer, e, ".weight");
+            if (!key) return no_name(x, "the experts");
+            st = add_matrix(x, "infer_extra.bin", key, &sets[k][e].w, layer, 3 * e + k);
+        }
+        if (!st) st = add_expert_biases(x, layer, e);
+    }
+    return st;
+}
+
 static infer_status add_ffn(extraction *x, int layer)
 {
     static const char up_file[] = "up_weights.bin", down_file[] = "down_weights.bin";
     const layer_plan *p = &x->m->layers[layer];
-    const moe_plan *m = p->moe;
+    const moe_plan *m = extract_experts(x, layer);
     infer_status st = INFER_OK;
     if (p->ffn == FFN_NONE) return st;
     for (int e = 0; e < (m ? m->n_experts : 1) && !st; e++) {
@@ -197,20 +230,8 @@ static infer_status add_ffn(extraction *x, int layer)
         if (!st && m) st = add_expert_biases(x, layer, e);
     }
     if (st) return st;
-    if (m) {
-        const char *router = key_of(x, ROLE_ROUTER, layer, 0, ".weight");
-        if (!router) return no_name(x, "the router");
-        st = add_matrix(x, up_file, router, &m->router.w, layer, 1 << 20);
-        // A choice is not a sum: rounding the router could change it.
-        if (!st && x->type != DT_F32) {
-            x->items[x->n_items - 1].type = DT_F32;
-            x->items[x->n_items - 1].bytes *= 2;
-        }
-        if (!st && m->router.bias)
-            st = add_floats(x, key_of(x, ROLE_ROUTER, layer, 0, ".bias"), m->router.bias,
-                            m->n_experts, layer);
-        return st;
-    }
+    if (m) return add_router(x, up_file, layer);
+    if (p->moe && (st = add_experts_beside(x, layer))) return st;
     st = add_floats(x, key_of(x, ROLE_GATE, layer, 0, ".bias"), p->gate.bias, p->d_ff, layer);
     if (!st) st = add_floats(x, key_of(x, ROLE_UP, layer, 0, ".bias"), p->up.bias, p->d_ff, layer);
     if (!st)
@@ -454,13 +475,11 @@ infer_status extract_plan(extraction *x)
         x->level_no = 3; // blocks are one set, whatever the level says
         x->interleaved = true;
         for (int l = 0; l < m->n_layers; l++)
-            if (m->layers[l].moe || m->layers[l].ffn == FFN_NONE) x->interleaved = false;
+            if (extract_experts(x, l) || m->layers[l].ffn == FFN_NONE) x->interleaved = false;
     }
     x->features = arena_zero(&x->mem, (size_t)m->n_layers, sizeof *x->features);
     if (!x->features) return no_memory(x);
     infer_status st = INFER_OK;
-    for (int l = 0; l < m->n_layers && !st; l++)
-        st = check_layer(x, &m->layers[l]);
     for (int l = 0; l < m->n_layers && !st; l++)
         st = add_gates(x, l);
     for (int l = 0; l < m->n_layers && !st; l++)

@@ -153,3 +153,25 @@ def test_fact_in_real_models(tmp_path, models, which):
             assert new[k][0] == old[k][0] and (new[k][1] == old[k][1]).all(), k
     other = infer("compile", v, patch, "-o", tmp_path / "c.gguf", "--model", models[1 - which])
     assert other.rc != 0 and not (tmp_path / "c.gguf").exists()
+
+
+@pytest.mark.parametrize("name", ["qwen2_moe", "granitemoeshared", "gpt_oss_mxfp4", "gemma4_moe"])
+def test_patches_on_experts(tmp_path, name):
+    """Run as an overlay, and baked in: the same bits from a float32 index; beside experts, of the dense FFN."""
+    v = tmp_path / "v"
+    extract(FAMILIES / name, v, "--dtype", "f32")
+    patch = make_patch(v, tmp_path / "p.vlp")
+    assert infer("compile", v, patch, "-o", tmp_path / "c").rc == 0
+    want, ids = states(tmp_path / "c", tmp_path / "a", tmp_path)
+    for i, model in enumerate([v, FAMILIES / name]):
+        r = infer("eval", model, "--ids", "3,17,5,9,42,7", "--hidden", tmp_path / "b", "--exact", "--greedy", 8,
+                  "--ffn", v, "--patch", patch)
+        assert r.rc == 0, r.err
+        got = np.fromfile(tmp_path / "b", "<f4")
+        if name == "gemma4_moe":
+            assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()  # edits are added after the base's sum
+        else:
+            assert (got == want).all()
+        assert json.loads(r.text)["greedy"] == ids
+    plain, _ = states(v, tmp_path / "d", tmp_path)
+    assert np.abs(plain - want).max() > 1e-3

@@ -12,7 +12,7 @@ import pytest
 from conftest import GGUF, GREEDY, INFER, PROMPT, ROOT, ST, infer, refused
 
 FAMILIES = ROOT / "tests/golden/families"
-NAMES = ["cohere2", "deepseek_v3", "gemma3n_text", "gemma4_text", "gpt2", "gpt_neox", "gpt_oss_mxfp4", "granite",
+NAMES = ["cohere2", "deepseek_v3", "gemma3n_text", "gemma4_moe", "gemma4_text", "gpt2", "gpt_neox", "gpt_oss_mxfp4", "granite",
          "granitemoeshared", "olmo2", "phi3", "qwen2_moe"]
 IDS = "3,17,5,9,42,7"
 
@@ -48,9 +48,19 @@ def test_index_is_the_model(tmp_path, name, dtype, bound):
     assert found == ids
 
 
-def test_what_it_cannot_hold_is_refused(tmp_path):
-    refused(infer("extract", FAMILIES / "gemma4_moe", "-o", tmp_path / "v"), "experts beside a dense FFN", rc=1)
-    assert not (tmp_path / "v").exists()
+@pytest.mark.parametrize("name", ["gemma4_moe", "gpt_oss_mxfp4"])
+def test_experts_to_the_bit(tmp_path, name):
+    """Experts beside a dense FFN, and biased ones: from a float32 index the source's own bits."""
+    extract(FAMILIES / name, tmp_path / "v", "--dtype", "f32")
+    a, ids = states(FAMILIES / name, tmp_path / "a", tmp_path)
+    b, found = states(tmp_path / "v", tmp_path / "b", tmp_path)
+    assert (a == b).all() and ids == found
+    index = json.loads((tmp_path / "v/index.json").read_text())
+    assert index["model_config"]["moe"]["hybrid"] == (name == "gemma4_moe")
+    assert ("num_experts" in index["layers"][0]) == (name != "gemma4_moe")
+    for args in ([], ["--ffn", tmp_path / "v"]):
+        r = infer("eval", FAMILIES / name, "--ids", IDS, "--exact", "--greedy", 8, *args)
+        assert r.rc == 0 and json.loads(r.text)["greedy"] == ids, r.err
 
 
 @pytest.mark.parametrize("model", ["file", "folder", "st"])
