@@ -83,6 +83,12 @@ install: all lib ## headers, libraries, program and infer.pc to PREFIX (below DE
 	  'Libs: -L$${libdir} -linfer' 'Libs.private: $(shell pkg-config --libs libcurl) -lm -pthread' \
 	  'Requires.private: $(filter-out libcurl,$(PKGS))' >$(D)/lib/pkgconfig/infer.pc
 
+# examples/<name>.c: programs on the public headers alone
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+$(BUILD)/examples/%: $(BUILD)/examples/%.o $(BUILD)/libinfer.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+examples: $(EXAMPLES) ## the example programs
+
 # ---- tests. Each program runs under scripts/tally, which counts what passed and shows what failed.
 TALLY   = scripts/tally
 PYTHON ?= python3
@@ -114,7 +120,7 @@ kernels: $(BUILD)/check-kernels ## kernel checker
 
 golden: $(BUILD)/infer ## vectors from independent implementations, on every CPU level of this machine
 	$(call run_all,$(wildcard tests/golden/test_*.py),$(PYTEST))
-cli: $(BUILD)/infer ## the program's commands
+cli: $(BUILD)/infer examples ## the program's commands, and the examples
 	$(call run_all,$(filter-out %/test_badfiles.py,$(wildcard tests/cli/test_*.py)),$(PYTEST))
 badfiles: $(BUILD)/infer ## malformed files
 	$(call run_all,$(wildcard tests/cli/test_badfiles.py),$(PYTEST))
@@ -171,6 +177,6 @@ clean: ## what was built
 help:
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
 .SECONDARY:
-.PHONY: all lib install unit kernels golden cli badfiles install-check asan ndebug tsan arm64 fuzz headers style format \
+.PHONY: all lib examples install unit kernels golden cli badfiles install-check asan ndebug tsan arm64 fuzz headers style format \
         check ci clean help
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

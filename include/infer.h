@@ -141,7 +141,8 @@ typedef struct infer_engine_options {
     infer_log log;
     /* With infer_model_options.ffn: */
     int walk_from;          // first layer that runs from the index; those before from the model
-    const float *walk_keep; // [n_layers] approximate: features that add less than this are left out
+    const float *walk_keep; // [n_layers] approximate: features that add less than this share of the
+                            // mean of the row's features are left out
     bool walk_by_gate;      // with walk_keep: judged by |act(gate)| alone, to show what that costs
     const char *kv_type_k, *kv_type_v; // of K, of V, which takes "q4_0" too; NULL: kv_type.
                                        // Quantised types need heads of a multiple of 32

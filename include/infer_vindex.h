@@ -83,8 +83,10 @@ INFER_API int infer_vindex_n_features(const infer_vindex *v, int layer); // -1: 
 INFER_API infer_status infer_vindex_verify(const char *path, infer_error *err);
 /* Gates (and routers) as float32; the folder is replaced in one step. */
 INFER_API infer_status infer_vindex_gates_to_f32(const char *path, infer_error *err);
-/* down_features.bin or up_features.bin: float32 rows by feature of the matrices that are there. */
-INFER_API infer_status infer_vindex_build_features(const char *path, bool down, infer_error *err);
+/* down_features.bin or up_features.bin: rows by feature of the matrices that are there, as "f32"
+ * (NULL) or "f16". */
+INFER_API infer_status infer_vindex_build_features(const char *path, bool down,
+                                                   const char *type_name, infer_error *err);
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 

@@ -25,14 +25,23 @@ static int run_gates(int argc, char **argv)
     return done(infer_vindex_gates_to_f32(args.v[0], &err), &err, args.v[0], "gates are float32");
 }
 
+typedef struct feature_options {
+    const char *dtype;
+} feature_options;
+static const cli_option feature_table[] = {
+    { "--dtype", NULL, OPT_CHOICE, offsetof(feature_options, dtype), .choices = "f32|f16",
+      .help = "of the rows (default: f32, which every reader of the format knows)" },
+    { 0 },
+};
+
 static int build(const cli_command *c, bool down, int argc, char **argv)
 {
-    no_options o;
+    feature_options o = { 0 };
     cli_args args;
     int code;
     infer_error err = { 0 };
     if (!cli_parse(c, &o, &args, argc, argv, &code)) return code;
-    return done(infer_vindex_build_features(args.v[0], down, &err), &err, args.v[0],
+    return done(infer_vindex_build_features(args.v[0], down, o.dtype, &err), &err, args.v[0],
                 down ? "down_features.bin" : "up_features.bin");
 }
 
@@ -55,8 +64,8 @@ const cli_command cmd_down_features = {
     .min_args = 1,
     .max_args = 1,
     .summary = "write a vindex's down matrix by features, for sparse walks",
-    .text = "Makes down_features.bin, float32, of the matrices that the index has.",
-    .options = table,
+    .text = "Makes down_features.bin of the matrices that the index has.",
+    .options = feature_table,
     .run = run_down,
 };
 const cli_command cmd_up_features = {
@@ -64,8 +73,8 @@ const cli_command cmd_up_features = {
     .args = "VINDEX",
     .min_args = 1,
     .max_args = 1,
-    .summary = "write a vindex's up rows as float32",
+    .summary = "write a vindex's up rows by themselves",
     .text = "Makes up_features.bin of the matrices that the index has.",
-    .options = table,
+    .options = feature_table,
     .run = run_up,
 };

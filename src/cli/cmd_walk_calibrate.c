@@ -214,13 +214,14 @@ static int run(int argc, char **argv)
     char *text = NULL;
     size_t n = 0, n_ids = 0;
     int32_t *ids = NULL;
+    infer_tokenize_options plain = { .no_special = true }; // pieces get their own
     if (file_read(o.text, TEXT_LIMIT, &text, &n, &err)) return cli_fail(&err);
     o.engine.needs_index = true;
     if ((code = cli_model_open(&model, args.v[0], &o.engine))) goto end;
     const infer_tokenizer *tok = cli_tokenizer(model, args.v[0]);
     if (!tok)
         code = EXIT_FAILED;
-    else if (infer_tokenize(tok, &ids, &n_ids, text, n, NULL, &err))
+    else if (infer_tokenize(tok, &ids, &n_ids, text, n, &plain, &err))
         code = cli_fail(&err);
     if (!code) code = calibrate(model, &o, ids, n_ids > 1 << 24 ? 1 << 24 : (int)n_ids, args.v[0]);
     infer_free(ids);

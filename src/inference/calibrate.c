@@ -4,6 +4,7 @@
  * another text the model with those thresholds is compared with the exact one.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -12,7 +13,8 @@
 
 #define CONTEXT 256 // tokens in a piece of text
 #define ROWS 16     // of a step whose logits are compared
-#define STEPS 48    // single tokens that are timed
+#define STEPS 63    // single tokens that are timed
+#define WARM_UP 24  // and not
 
 typedef struct calibration {
     const infer_model *m;
@@ -39,7 +41,7 @@ static void runner_close(runner *r)
 static infer_status runner_open(calibration *c, runner *r, bool sparse, bool by_gate)
 {
     infer_engine_options o = { .n_threads = c->o->n_threads,
-                               .n_ctx = CONTEXT + STEPS + 1,
+                               .n_ctx = CONTEXT + 1 + WARM_UP + STEPS,
                                .max_rows = CONTEXT,
                                .max_sequences = 1,
                                .walk_from = sparse            ? 0
@@ -61,6 +63,14 @@ static infer_status feed(calibration *c, runner *r, const int32_t *ids, int n, b
                                .token = ids[i],
                                .want = logits ? INFER_WANT_LOGITS : INFER_WANT_NOTHING };
     return infer_step(r->e, rows, n, c->err);
+}
+
+/* A piece of text begins as the model's texts do. */
+static infer_status begin(calibration *c, runner *r)
+{
+    int32_t bos = c->m->tok && tok_adds_bos(c->m->tok) ? tok_bos(c->m->tok) : -1;
+    infer_status st = infer_sequence_truncate(r->s, 0, c->err);
+    return st || bos < 0 ? st : feed(c, r, &bos, 1, false);
 }
 
 static infer_status tick(calibration *c, double n)
@@ -85,10 +95,11 @@ static infer_status count(calibration *c, bool by_gate)
     c->counts.n_layers = c->m->n_layers;
     c->counts.bins = mem_zero(threads * (size_t)c->m->n_layers * WALK_BINS, sizeof(uint64_t));
     if (!c->counts.bins) st = error_set(c->err, INFER_NOMEM, "calibration: out of memory");
-    r.e->walk_counts = &c->counts;
     for (int at = 0; at < c->o->n_ids && !st; at += CONTEXT) {
         int n = c->o->n_ids - at < CONTEXT ? c->o->n_ids - at : CONTEXT;
-        st = infer_sequence_truncate(r.s, 0, c->err);
+        r.e->walk_counts = NULL; // what begins every text is like nothing in it
+        st = begin(c, &r);
+        r.e->walk_counts = &c->counts;
         if (!st) st = feed(c, &r, c->o->ids + at, n, false);
         if (!st) st = tick(c, n);
     }
@@ -145,8 +156,8 @@ static infer_status compare(calibration *c, runner *dense, runner *sparse, infer
     infer_status st = INFER_OK;
     for (int at = 0; at < c->o->n_held && !st; at += CONTEXT) {
         int n = c->o->n_held - at < CONTEXT ? c->o->n_held - at : CONTEXT;
-        st = infer_sequence_truncate(dense->s, 0, c->err);
-        if (!st) st = infer_sequence_truncate(sparse->s, 0, c->err);
+        st = begin(c, dense);
+        if (!st) st = begin(c, sparse);
         for (int i = 0; i < n && !st; i += ROWS) {
             int k = n - i < ROWS ? n - i : ROWS;
             st = feed(c, dense, c->o->held + at + i, k, true);
@@ -174,27 +185,55 @@ static bool is_ffn(const infer_profile_row *r)
                                         !strcmp(r->what, "up") || !strcmp(r->what, "down"));
 }
 
-/* Seconds of the FFN, and of everything, for a generated token. */
-static infer_status time_steps(calibration *c, runner *r, double *ffn, double *all)
+/* Seconds of the FFN, and of everything, for one token. */
+static infer_status time_step(calibration *c, runner *r, int32_t id, double *ffn, double *all)
 {
     infer_profile_row rows[192];
     *ffn = *all = 0;
-    infer_status st = infer_sequence_truncate(r->s, 0, c->err);
-    if (!st) st = feed(c, r, c->o->held, 1, false);
-    if (!st) st = infer_engine_profile(r->e, true, c->err);
-    for (int i = 0; i < STEPS && !st; i++)
-        st = feed(c, r, c->o->held + i % c->o->n_held, 1, false);
+    infer_status st = infer_engine_profile(r->e, true, c->err); // from zero
+    if (!st) st = feed(c, r, &id, 1, false);
     int n = st ? 0 : infer_profile(r->e, rows, COUNT_OF(rows));
     for (int i = 0; i < n; i++) {
-        *all += rows[i].seconds / STEPS;
-        if (is_ffn(&rows[i])) *ffn += rows[i].seconds / STEPS;
+        *all += rows[i].seconds;
+        if (is_ffn(&rows[i])) *ffn += rows[i].seconds;
     }
-    if (!st) st = infer_engine_profile(r->e, false, c->err);
     return st;
 }
 
-/* Of the FFN's bytes, those that are read when this share of the features is kept. */
-static double bytes_share(const calibration *c, double kept, bool by_gate)
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Medians of steps that take turns, so that what else the machine does meets both; the first ones,
+ * in which weights are laid anew, do not count. */
+static infer_status time_steps(calibration *c, runner *dense, runner *sparse, infer_walk_point *p)
+{
+    double ffn[2][STEPS], all[2][STEPS];
+    infer_status st = begin(c, dense);
+    if (!st) st = begin(c, sparse);
+    for (int i = -WARM_UP; i < STEPS && !st; i++) {
+        int at = i < 0 ? 0 : i;
+        int32_t id = c->o->held[(i + WARM_UP) % c->o->n_held];
+        st = time_step(c, dense, id, &ffn[0][at], &all[0][at]);
+        if (!st) st = time_step(c, sparse, id, &ffn[1][at], &all[1][at]);
+    }
+    if (st) return st;
+    for (int i = 0; i < 2; i++) {
+        qsort(ffn[i], STEPS, sizeof(double), ascending);
+        qsort(all[i], STEPS, sizeof(double), ascending);
+    }
+    p->dense_ffn_seconds = ffn[0][STEPS / 2];
+    p->ffn_seconds = ffn[1][STEPS / 2];
+    p->token_seconds = all[1][STEPS / 2];
+    st = infer_engine_profile(dense->e, false, c->err);
+    return st ? st : infer_engine_profile(sparse->e, false, c->err);
+}
+
+/* Of the bytes that the exact FFN reads, what is read when this share of the features is kept: all
+ * of gate and up, which decide, and rows of down. */
+static double bytes_share(const calibration *c, double kept)
 {
     const infer_vindex *v = c->m->ffn_index;
     double all = 0, read = 0;
@@ -203,8 +242,8 @@ static double bytes_share(const calibration *c, double kept, bool by_gate)
         double gate = (double)tensor_bytes(&x->gate);
         double up = v->gated ? (double)tensor_bytes(&x->up) : 0;
         double down = (double)tensor_bytes(&x->down_rows);
-        all += gate + up + down;
-        read += gate + (by_gate ? kept * up : up) + kept * down;
+        all += gate + up + (tensor_present(&x->down) ? (double)tensor_bytes(&x->down) : down);
+        read += gate + up + kept * down;
     }
     return all > 0 ? read / all : 0;
 }
@@ -226,17 +265,14 @@ static infer_status measure(calibration *c, double share, bool by_gate, infer_wa
                             float *thresholds)
 {
     runner dense = { 0 }, sparse = { 0 };
-    double all;
     set_keep(c, share);
     if (thresholds) memcpy(thresholds, c->keep, (size_t)c->m->n_layers * sizeof *thresholds);
     *p = (infer_walk_point){ .by_gate = by_gate, .kept = kept_share(c) };
-    p->bytes = bytes_share(c, p->kept, by_gate);
+    p->bytes = bytes_share(c, p->kept);
     infer_status st = runner_open(c, &dense, false, false);
     if (!st) st = runner_open(c, &sparse, true, by_gate);
     if (!st) st = compare(c, &dense, &sparse, p);
-    if (!st) st = time_steps(c, &dense, &p->dense_ffn_seconds, &all);
-    if (!st) st = time_steps(c, &sparse, &p->ffn_seconds, &all);
-    if (!st) p->token_seconds = all;
+    if (!st) st = time_steps(c, &dense, &sparse, p);
     runner_close(&dense);
     runner_close(&sparse);
     return st;

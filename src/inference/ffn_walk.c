@@ -13,7 +13,8 @@
  * Edits: gates and ups of edited features are computed anew from their own rows, deleted ones get
  * activation 0, and where a down row is the edit's own, the activation goes to that row in place of
  * the base's. Sparse (opt-in, approximate): activations whose |a| * |down row| is below the layer's
- * threshold are set to 0, and sum_rows does not read the rows that are 0 everywhere.
+ * threshold, times the row's mean of them, are set to 0, and sum_rows does not read the rows that
+ * are 0 everywhere.
  */
 #include <math.h>
 #include <stdio.h>
@@ -97,8 +98,25 @@ static void add_edits(const worker *w, infer_engine *e, const struct walk_layer 
         }
 }
 
-/* Small contributions become 0, or are counted; by rows. `gate` holds what decides where by_gate.
- */
+/* The mean of |x[i]| * lengths[i]. */
+static float mean_size(const float *x, const float *lengths, int n)
+{
+    float part[16] = { 0 };
+    double sum = 0;
+    int i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int k = 0; k < 16; k++)
+            part[k] += fabsf(x[i + k]) * lengths[i + k];
+    for (; i < n; i++)
+        sum += (double)(fabsf(x[i]) * lengths[i]);
+    for (int k = 0; k < 16; k++)
+        sum += (double)part[k];
+    return (float)(sum / n);
+}
+
+/* Contributions that are small beside the row's others become 0, or are counted; by rows. Beside
+ * the others: a norm after the FFN makes the sum of small ones as long as that of large ones.
+ * `gate` holds what decides where by_gate. */
 static void thin(const worker *w, infer_engine *e, const struct walk_layer *x, int d_ff, float *a,
                  const float *gate)
 {
@@ -111,12 +129,14 @@ static void thin(const worker *w, infer_engine *e, const struct walk_layer *x, i
     thread_share(n, 1, w->thread, w->n_threads, &begin, &end);
     for (int r = begin; r < end; r++) {
         size_t at = (size_t)r * e->ws.ffn_stride;
-        for (int f = 0; f < d_ff; f++) {
-            float size = x->by_gate ? fabsf(gate[at + (size_t)f])
-                                    : fabsf(a[at + (size_t)f]) * x->down_norm[f];
-            if (bins) bins[walk_bin(size)]++;
-            if (size < x->keep) a[at + (size_t)f] = 0;
-        }
+        const float *by = x->by_gate ? gate + at : a + at, *lengths = x->down_norm;
+        float *to = a + at;
+        float mean = mean_size(by, lengths, d_ff), cut = x->keep * mean;
+        if (!(mean > 0 && mean < INFINITY)) continue; // nothing to choose by
+        for (int f = 0; bins && f < d_ff; f++)
+            bins[walk_bin(fabsf(by[f]) * lengths[f] / mean)]++;
+        for (int f = 0; f < d_ff; f++)
+            to[f] = fabsf(by[f]) * lengths[f] < cut ? 0 : to[f];
     }
 }
 
@@ -305,7 +325,7 @@ static infer_status open_experts(infer_engine *e, ffn_provider *f, const vindex_
     return INFER_OK;
 }
 
-/* Lengths of the down rows. */
+/* Lengths of the down rows; the choice by the gate alone does not know them. */
 static infer_status measure_rows(infer_engine *e, struct walk_layer *x, infer_error *err)
 {
     int n = x->rows->n_rows, d = e->model->d_model;
@@ -314,7 +334,7 @@ static infer_status measure_rows(infer_engine *e, struct walk_layer *x, infer_er
     if (!norms || !row) return error_set(err, INFER_NOMEM, "%s: out of memory", x->index->path);
     for (int f = 0; f < n; f++) {
         tensor_row(row, x->rows, f);
-        norms[f] = sqrtf(row_dot(row, row, d));
+        norms[f] = x->by_gate ? 1 : sqrtf(row_dot(row, row, d));
     }
     x->down_norm = norms;
     return INFER_OK;

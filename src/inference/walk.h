@@ -20,8 +20,9 @@ struct walk_layer {
     const float *bias;  // [d_model] with rows, or NULL
     const patch_feature *edits; // ascending
     int n_edits;
-    float keep;             // features whose contribution is less are left out; 0: exact
-    const float *down_norm; // [n_features] with keep: lengths of the down rows
+    float keep;             // features whose contribution is less than this share of the row's mean
+                            // are left out; 0: exact
+    const float *down_norm; // [n_features] with keep: lengths of the down rows; by_gate: 1
     bool by_gate;           // with keep: |act(gate)| alone decides
 };
 

@@ -242,7 +242,8 @@ static infer_status open_q4k_layer(opening *o, int layer)
     return INFER_OK;
 }
 
-/* up_features.bin, down_features.bin: float32 [n_features, d_model], layer after layer. */
+/* up_features.bin, down_features.bin: float32, or half as large float16, [n_features, d_model],
+ * layer after layer. */
 static infer_status open_features(opening *o, const char *name, bool down)
 {
     infer_vindex *v = o->v;
@@ -252,13 +253,14 @@ static infer_status open_features(opening *o, const char *name, bool down)
     uint64_t want = 0;
     for (int l = 0; l < v->n_layers; l++)
         want += (uint64_t)v->layers[l].n_features * (uint64_t)v->d_model * 4;
-    if (m->size != want)
-        return vindex_stale(v->dir, o->err, name, "expected %" PRIu64 " bytes, found %zu", want,
-                            m->size);
+    if (m->size != want && m->size != want / 2)
+        return vindex_stale(v->dir, o->err, name, "expected %" PRIu64 " bytes or half, found %zu",
+                            want, m->size);
+    dtype type = m->size == want ? DT_F32 : DT_F16;
     const uint8_t *at = m->data;
     for (int l = 0; l < v->n_layers; l++) {
         vindex_layer *x = &v->layers[l];
-        tensor t = matrix(name, DT_F32, x->n_features, v->d_model, at);
+        tensor t = matrix(name, type, x->n_features, v->d_model, at);
         if (down)
             x->down_rows = t;
         else if (!tensor_present(&x->up))

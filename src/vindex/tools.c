@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/sha.h"
 #include "models/vindex_dir.h"
+#include "vindex/encode.h"
 #include "vindex/vindex.h"
 
 #define PIECE ((size_t)16 << 20) // bytes of a file read at once
@@ -114,20 +115,40 @@ static infer_status sum_file(json_t *index, const char *folder, const char *name
 
 /* ---- rows by feature ------------------------------------------------------------------------- */
 
-static infer_status put_rows(FILE *f, const tensor *t, int d_model, infer_error *err)
+typedef struct feature_file {
+    FILE *f;
+    bool half;
+} feature_file;
+
+static void put_values(const feature_file *to, const float *x, size_t n)
+{
+    uint16_t part[512];
+    if (!to->half) {
+        fwrite(x, sizeof *x, n, to->f);
+        return;
+    }
+    for (size_t i = 0, m; i < n; i += m) {
+        m = n - i < COUNT_OF(part) ? n - i : COUNT_OF(part);
+        for (size_t k = 0; k < m; k++)
+            part[k] = vindex_half(x[i + k]);
+        fwrite(part, sizeof *part, m, to->f);
+    }
+}
+
+static infer_status put_rows(const feature_file *to, const tensor *t, int d_model, infer_error *err)
 {
     float *row = mem_alloc((size_t)t->n_cols, sizeof *row);
     if (!row) return error_set(err, INFER_NOMEM, "features: out of memory");
     for (int r = 0; r < t->n_rows; r++) {
         tensor_row(row, t, r);
-        fwrite(row, sizeof *row, (size_t)d_model, f);
+        put_values(to, row, (size_t)d_model);
     }
     mem_free(row);
     return INFER_OK;
 }
 
 /* Columns of a matrix [d_model, n] as rows. */
-static infer_status put_columns(FILE *f, const tensor *t, int n, infer_error *err)
+static infer_status put_columns(const feature_file *to, const tensor *t, int n, infer_error *err)
 {
     size_t d = (size_t)t->n_rows;
     const quant_format *q = quant_formats[t->type];
@@ -142,13 +163,13 @@ static infer_status put_columns(FILE *f, const tensor *t, int n, infer_error *er
             for (int c = 0; c < wanted; c++)
                 tile[(size_t)c * d + r] = part[c];
         }
-        fwrite(tile, sizeof *tile, (size_t)wanted * d, f);
+        put_values(to, tile, (size_t)wanted * d);
     }
     mem_free(tile);
     return INFER_OK;
 }
 
-static infer_status put_layer(FILE *f, const infer_vindex *v, int layer, bool down,
+static infer_status put_layer(const feature_file *to, const infer_vindex *v, int layer, bool down,
                               infer_error *err)
 {
     const vindex_layer *x = &v->layers[layer];
@@ -159,31 +180,35 @@ static infer_status put_layer(FILE *f, const infer_vindex *v, int layer, bool do
                          "%s: layer %d has no %s matrix: make the index again with 'infer extract "
                          "--level inference'",
                          v->path, layer, down ? "down" : "up");
-    if (!down) return put_rows(f, up, v->d_model, err);
+    if (!down) return put_rows(to, up, v->d_model, err);
     int slices = x->n_experts ? x->n_experts : 1,
         per = x->n_experts ? x->per_expert : x->n_features;
     infer_status st = INFER_OK;
     for (int s = 0; s < slices && !st; s++) {
         tensor one = tensor_slice(&x->down, s);
-        st = put_columns(f, &one, per, err);
+        st = put_columns(to, &one, per, err);
     }
     return st;
 }
 
-infer_status infer_vindex_build_features(const char *path, bool down, infer_error *err)
+infer_status infer_vindex_build_features(const char *path, bool down, const char *type_name,
+                                         infer_error *err)
 {
     infer_error own;
     infer_vindex *v;
     atomic_file f;
     if (!err) err = &own;
     const char *name = down ? "down_features.bin" : "up_features.bin";
+    bool half = type_name && !strcmp(type_name, "f16");
+    if (!half && type_name && strcmp(type_name, "f32"))
+        return error_set(err, INFER_ARGUMENT, "dtype '%s': expected f32 or f16", type_name);
     infer_status st = infer_vindex_open(&v, path, NULL, err);
     if (st) return st;
     char *full = arena_printf(&v->mem, "%s/%s", path, name);
     st = full ? atomic_open(&f, full, err) : error_set(err, INFER_NOMEM, "%s: out of memory", path);
     if (!st) {
         for (int l = 0; l < v->n_layers && !st; l++)
-            st = put_layer(f.f, v, l, down, err);
+            st = put_layer(&(feature_file){ f.f, half }, v, l, down, err);
         if (st)
             atomic_abandon(&f);
         else

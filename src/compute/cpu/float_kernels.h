@@ -205,16 +205,28 @@ KERNEL_INLINE void sum_some_rows(float *y, const float *a, const uint8_t *const 
 KERNEL_INLINE void sum_rows_as(float *y, const float *a, const uint8_t *rows, size_t step,
                                dtype type, int n_rows, int n)
 {
-    const uint8_t *row[SUM_ROWS];
-    float s[SUM_ROWS];
+    // The rows to come are fetched meanwhile: no processor foresees which are left out.
+    const uint8_t *row[2 * SUM_ROWS];
+    float s[2 * SUM_ROWS];
+    size_t bytes = (size_t)n * (type == DT_F16 ? 2 : 4);
     int count = 0;
     for (int i = 0; i < n_rows; i++) {
         if (a[i] == 0) continue;
         row[count] = rows + (size_t)i * step;
+        for (size_t k = 0; k < bytes; k += 64)
+            PREFETCH(row[count] + k);
         s[count++] = a[i];
-        if (count < SUM_ROWS) continue;
+        if (count < 2 * SUM_ROWS) continue;
         sum_some_rows(y, s, row, type, SUM_ROWS, n);
-        count = 0;
+        count = SUM_ROWS;
+        memcpy(s, s + SUM_ROWS, SUM_ROWS * sizeof *s);
+        memcpy(row, row + SUM_ROWS, SUM_ROWS * sizeof *row);
+    }
+    if (count >= SUM_ROWS) {
+        sum_some_rows(y, s, row, type, SUM_ROWS, n);
+        count -= SUM_ROWS;
+        memcpy(s, s + SUM_ROWS, SUM_ROWS * sizeof *s);
+        memcpy(row, row + SUM_ROWS, SUM_ROWS * sizeof *row);
     }
     for (int i = 0; i < count; i++)
         sum_some_rows(y, s + i, row + i, type, 1, n);
