@@ -87,6 +87,10 @@ INFER_API infer_status infer_vindex_gates_to_f32(const char *path, infer_error *
  * (NULL) or "f16". */
 INFER_API infer_status infer_vindex_build_features(const char *path, bool down,
                                                    const char *type_name, infer_error *err);
+/* Files that stand in for others, which may then be removed: "gates-q4" (gate_vectors_q4.bin),
+ * "down-q4k" (down_features_q4k.bin, of down_features.bin), "attention-q8", "attention-q4"
+ * (attn_weights_q8.bin, …), "layers-f32", "layers-q4k" (layers/layer_LL.weights). */
+INFER_API infer_status infer_vindex_build(const char *path, const char *what, infer_error *err);
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 

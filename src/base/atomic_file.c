@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/folder.h"
+#include "base/map.h"
 #include "base/mem.h"
 
 void atomic_abandon(atomic_file *a)
@@ -105,5 +106,22 @@ infer_status atomic_commit(atomic_file *a, infer_error *err)
         a->temp = NULL;
     }
     atomic_abandon(a);
+    return st;
+}
+
+infer_status atomic_copy(const char *from, const char *to, size_t most, infer_error *err)
+{
+    char *text;
+    size_t n;
+    atomic_file f;
+    if (!file_exists(from)) return INFER_OK;
+    infer_status st = file_read(from, most, &text, &n, err);
+    if (st) return st;
+    st = atomic_open(&f, to, err);
+    if (!st) {
+        fwrite(text, 1, n, f.f);
+        st = atomic_commit(&f, err);
+    }
+    mem_free(text);
     return st;
 }

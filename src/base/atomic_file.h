@@ -25,5 +25,7 @@ infer_status atomic_open(atomic_file *a, const char *path, infer_error *err);
 infer_status atomic_commit(atomic_file *a, infer_error *err);
 /* Also of a zeroed one. */
 void atomic_abandon(atomic_file *a);
+/* A small file's copy; a missing one is none. */
+infer_status atomic_copy(const char *from, const char *to, size_t most, infer_error *err);
 
 #endif

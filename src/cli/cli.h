@@ -49,6 +49,7 @@
     X(gates_f32)                                                                                   \
     X(down_features)                                                                               \
     X(up_features)                                                                                 \
+    X(build_storage)                                                                               \
     X(perplexity)                                                                                  \
     X(bench)                                                                                       \
     X(doctor)

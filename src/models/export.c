@@ -162,21 +162,9 @@ static infer_status write_config(exporter *x)
 
 static infer_status copy_file(exporter *x, const char *name)
 {
-    char *from = arena_printf(&x->mem, "%s/%s", x->m->path, name), *text;
+    char *from = arena_printf(&x->mem, "%s/%s", x->m->path, name);
     char *to = arena_printf(&x->mem, "%s/%s", x->work, name);
-    size_t n;
-    atomic_file f;
-    if (!from || !to) return no_memory(x);
-    if (!file_exists(from)) return INFER_OK;
-    infer_status st = file_read(from, MAX_COPIED, &text, &n, x->err);
-    if (st) return st;
-    st = atomic_open(&f, to, x->err);
-    if (!st) {
-        fwrite(text, 1, n, f.f);
-        st = atomic_commit(&f, x->err);
-    }
-    mem_free(text);
-    return st;
+    return from && to ? atomic_copy(from, to, MAX_COPIED, x->err) : no_memory(x);
 }
 
 static infer_status check(exporter *x)

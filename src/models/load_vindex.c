@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "models/places.h"
+#include "models/vindex_side.h"
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
@@ -149,28 +150,34 @@ static infer_status add_gates(safetensors *s, vindex_dir *d, const arch *a, cons
                               infer_error *err)
 {
     if (c->ffn == FFN_PLAIN) return INFER_OK; // its gate rows are the up matrix, which is there
-    if (!vindex_dir_has(d, "gate_vectors.bin") && vindex_dir_has(d, "interleaved_q4k.bin"))
+    bool whole = vindex_dir_has(d, "gate_vectors.bin");
+    if (!whole && (vindex_dir_has(d, "interleaved_q4k.bin") || !strcmp(d->ffn_layout, "per_layer")))
         return INFER_OK;
-    const file_map *m = vindex_dir_map(d, "gate_vectors.bin", err);
-    if (!m) return INFER_NOT_FOUND;
-    size_t row = quant_row_bytes(d->type, (size_t)d->d_model);
+    bool q4 = !whole && vindex_dir_has(d, SIDE_GATES);
+    const file_map *m = q4 ? NULL : vindex_dir_map(d, "gate_vectors.bin", err);
+    const uint8_t *at = q4 ? side_gates(d, err) : NULL;
+    if (!m && !at) return err->code ? err->code : INFER_NOT_FOUND;
+    dtype type = q4 ? DT_LARQL_Q4_0 : d->type;
+    size_t row = quant_row_bytes(type, (size_t)d->d_model);
     for (int l = 0; l < d->n_layers; l++) {
         const vindex_gates *g = &d->gates[l];
-        if (g->offset > m->size || g->length > m->size - g->offset)
+        if (m && (g->offset > m->size || g->length > m->size - g->offset))
             return vindex_stale(d, err, "gate_vectors.bin",
                                 "layer %d is bytes %" PRIu64 " to %" PRIu64 ", found %zu bytes", l,
                                 g->offset, g->offset + g->length, m->size);
         char name[256];
         int n = g->n_experts ? g->n_experts : g->n_features ? 1 : 0;
         int rows = g->n_experts ? g->per_expert : g->n_features;
+        const uint8_t *data = m ? m->data + g->offset : at;
+        if (q4) at += (size_t)g->n_features * row;
         for (int x = 0; x < n; x++) {
             tensor_role role = g->n_experts ? ROLE_EXPERT_GATE : ROLE_GATE;
             if (!place_key(name, sizeof name, a, role, l, x, ".weight"))
                 return error_set(err, INFER_UNSUPPORTED, "%s: %s has no name for gates", d->path,
                                  a->name);
             if (st_find(s, name)) continue; // in blocks
-            infer_status st = add_matrix(s, name, d->type, rows, d->d_model,
-                                         m->data + g->offset + (size_t)x * (size_t)rows * row, err);
+            infer_status st = add_matrix(s, name, type, rows, d->d_model,
+                                         data + (size_t)x * (size_t)rows * row, err);
             if (st) return st;
         }
     }
@@ -205,7 +212,8 @@ static infer_status fill(safetensors *s, vindex_dir *d, const arch *a, const con
                        "attention and norms (weight_manifest.json, attn_weights.bin, "
                        "norms.bin)",
                        "inference");
-    if (!q4k && !walk_only && !vindex_dir_has(d, "up_weights.bin"))
+    if (!q4k && !walk_only && !vindex_dir_has(d, "up_weights.bin") &&
+        strcmp(d->ffn_layout, "per_layer"))
         return missing(d, err, "the FFN (up_weights.bin, down_weights.bin)", "inference");
     vindex_manifest m;
     infer_status st = vindex_dir_manifest(d, "weight_manifest.json", NULL, &m, err);
@@ -218,6 +226,7 @@ static infer_status fill(safetensors *s, vindex_dir *d, const arch *a, const con
         st =
             vindex_dir_manifest(d, "interleaved_q4k_manifest.json", "interleaved_q4k.bin", &m, err);
     if (!st && q4k && !walk_only) st = add_entries(s, &m, err);
+    if (!st) st = side_tensors(s, d, a, c, walk_only, err);
     if (!st) st = add_embedding(s, d, a, err);
     if (!st && !walk_only) st = add_gates(s, d, a, c, err);
     return st;

@@ -19,7 +19,7 @@
 #include "base/folder.h"
 #include "base/mem.h"
 #include "base/sha.h"
-#include "models/vindex_dir.h"
+#include "models/vindex_side.h"
 #include "vindex/encode.h"
 #include "vindex/facts.h"
 #include "vindex/patch.h"
@@ -231,7 +231,8 @@ static infer_status bake(compilation *c)
             if (!st && !c->v->gated) st = put_row(c, &x->up, f->feature, gate);
             if (!st && c->v->gated) st = put_row(c, &x->up, f->feature, f->up);
             if (!st) st = put_column(c, x, f->feature, down);
-            if (!st) st = put_row(c, &x->down_rows, f->feature, down);
+            bool blocks = quant_formats[x->down_rows.type]->sub && tensor_present(&x->down);
+            if (!st && !blocks) st = put_row(c, &x->down_rows, f->feature, down);
             if (!st) st = put_meta(c, l, f);
             if (st) return st;
         }
@@ -256,6 +257,14 @@ static infer_status write_facts(compilation *c)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
+/* Made of files that are there, and of other weights than the new ones. */
+static bool is_stale(const compilation *c, const char *name)
+{
+    if (!strcmp(name, "hnsw.bin")) return true; // graphs of the old gates
+    if (!strcmp(name, SIDE_GATES)) return vindex_dir_has(c->v->dir, "gate_vectors.bin");
+    return !strncmp(name, "down_features_q4k", 17) && tensor_present(&c->v->layers[0].down);
+}
+
 static infer_status link_rest(compilation *c)
 {
     DIR *dir = opendir(c->v->path);
@@ -273,8 +282,8 @@ static infer_status link_rest(compilation *c)
             st = no_memory(c);
         } else if (stat(from, &s) || !S_ISREG(s.st_mode) || access(to, F_OK) == 0) {
             continue; // folders of layers have no edits to run from
-        } else if (!strcmp(name, "hnsw.bin")) {
-            continue; // graphs of the old gates would be stale
+        } else if (is_stale(c, name)) {
+            continue;
         } else if (link(from, to)) {
             st = copy_bytes(c, name, NULL);
         }
@@ -291,6 +300,8 @@ static infer_status write_index(compilation *c)
     json_object_del(index, "weight_manifest.json");
     json_object_del(index, "interleaved_q4k_manifest.json");
     json_object_del(index, "attn_weights_q4k_manifest.json");
+    json_object_del(index, "down_features_q4k_manifest.json");
+    json_object_del(index, "ffn_layout"); // the float weights are there
     sums = json_object_get(index, "checksums");
     infer_status st = INFER_OK;
     for (int k = 0; k < c->n_files && !st && sums; k++) {
@@ -327,6 +338,11 @@ static infer_status run(compilation *c)
     if (!c->work) return no_memory(c);
     if (access(c->out, F_OK) == 0)
         return error_set(c->err, INFER_ARGUMENT, "%s: is there already", c->out);
+    if (*c->v->dir->ffn_layout && !vindex_dir_has(c->v->dir, "up_weights.bin"))
+        return error_set(c->err, INFER_UNSUPPORTED,
+                         "compile: %s/layers: edits are baked into float files only: make the "
+                         "index anew with 'infer extract --quant none'",
+                         c->v->path);
     if (dir_exists(c->work) && folder_remove(c->work, c->err)) return c->err->code;
     if (mkdir(c->work, 0755))
         return error_set(c->err, INFER_IO, "%s: %s", c->work, strerror(errno));

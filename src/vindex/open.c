@@ -15,9 +15,11 @@
 #include "base/thread.h"
 #include "models/load_vindex.h"
 #include "models/places.h"
+#include "models/vindex_side.h"
 #include "vindex/facts.h"
 #include "vindex/relations.h"
 #include "vindex/search.h"
+#include "vindex/side.h"
 
 /* What opening needs to know of the model; arch NULL: only what needs no names is opened. */
 typedef struct opening {
@@ -48,11 +50,19 @@ static infer_status open_gates(opening *o)
     bool there = vindex_dir_has(d, "gate_vectors.bin");
     const file_map *m = there ? vindex_dir_map(d, "gate_vectors.bin", o->err) : NULL;
     if (there && !m) return INFER_IO;
+    bool q4 = !there && vindex_dir_has(d, SIDE_GATES);
+    const uint8_t *at = q4 ? side_gates(d, o->err) : NULL;
+    if (q4 && !at) return o->err->code;
     for (int l = 0; l < d->n_layers; l++) {
         const vindex_gates *g = &d->gates[l];
         vindex_layer *x = &v->layers[l];
         x->n_experts = g->n_experts;
         x->per_expert = g->per_expert;
+        if (q4 && g->n_features) {
+            x->n_features = g->n_features;
+            x->gate = matrix("gate", DT_LARQL_Q4_0, g->n_features, d->d_model, at);
+            at += (size_t)g->n_features * x->gate.row_bytes;
+        }
         if (!there || !g->n_features) continue;
         if (g->offset > m->size || g->length > m->size - g->offset)
             return vindex_stale(d, o->err, "gate_vectors.bin",
@@ -89,7 +99,7 @@ static infer_status open_meta(opening *o)
     static const char name[] = "down_meta.bin";
     infer_vindex *v = o->v;
     vindex_dir *d = v->dir;
-    if (!vindex_dir_has(d, name)) return INFER_OK;
+    if (!vindex_dir_has(d, name)) return side_meta(v, o->err);
     const file_map *m = vindex_dir_map(d, name, o->err);
     if (!m) return o->err->code;
     if (m->size < 16)
@@ -407,8 +417,11 @@ static infer_status open_ffn(opening *o)
         st = open_float_layer(o, l);
         if (!st && o->ffn_q4k.n) st = open_q4k_layer(o, l);
     }
+    for (int l = 0; !st && l < v->n_layers; l++)
+        st = side_ffn(v, l, o->err);
     if (!st) st = open_features(o, "up_features.bin", false);
     if (!st) st = open_features(o, "down_features.bin", true);
+    if (!st) st = side_down_rows(v, o->err);
     if (!st) st = open_interleaved(o, "interleaved.bin", DT_F32);
     if (!st) st = open_interleaved(o, "interleaved_q4.bin", DT_LARQL_Q4_0);
     if (!st) st = open_fp4(o);

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "base/bytes.h"
 #include "compute/cpu/kernels.h" // activation
 #include "compute/tensor.h"
 #include "infer_vindex.h"
@@ -58,12 +59,6 @@ struct infer_vindex {
     uint64_t pin_budget, pinned;
     uint64_t evictions;
 };
-
-/* A little-endian number of a file. */
-static inline uint32_t u32_at(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
 
 /* Row f of a matrix of the index, after the patch (NULL: none), as float32 [d_model]; zeros where
  * it is absent. */

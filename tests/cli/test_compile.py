@@ -86,11 +86,11 @@ def test_usage(tmp_path):
     refused(infer("compile", tmp_path / "v", "-o", tmp_path / "v", "--format", "safetensors"), "is there already")
 
 
-def test_blocks(tmp_path):
-    """An index of blocks becomes a GGUF file of the same numbers, where rows are whole blocks."""
+def block_model(path):
+    """A random model whose rows are whole blocks of every format."""
     gguf = pytest.importorskip("gguf")
     rng = np.random.default_rng(3)
-    w = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    w = gguf.GGUFWriter(path, "llama")
     for key, n in [("block_count", 2), ("context_length", 64), ("embedding_length", 256), ("feed_forward_length", 512),
                    ("attention.head_count", 4), ("attention.head_count_kv", 2), ("vocab_size", 64)]:
         w.add_uint32(f"llama.{key}", n)
@@ -106,6 +106,12 @@ def test_blocks(tmp_path):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
+
+
+def test_blocks(tmp_path):
+    """An index of blocks becomes a GGUF file of the same numbers, where rows are whole blocks."""
+    gguf = pytest.importorskip("gguf")
+    block_model(tmp_path / "m.gguf")
     extract(tmp_path / "m.gguf", tmp_path / "v", "--quant", "q4k")
     assert infer("compile", tmp_path / "v", "-o", tmp_path / "o.gguf").rc == 0
     a, ids = states(tmp_path / "v", tmp_path / "a", tmp_path)
