@@ -73,7 +73,8 @@ const cli_command cmd_build_storage = {
             "(down_features_q4k.bin for down_features.bin), attention-q8 or attention-q4 "
             "(attn_weights_q8.bin, attn_weights_q4.bin for attn_weights.bin), layers-f32 or "
             "layers-q4k (layers/layer_LL.weights for up_weights.bin and down_weights.bin). The "
-            "file that it is made of stays; where that is removed, the new one is used.",
+            "file that it is made of stays; where that and its rows of weight_manifest.json are "
+            "removed, the new one is used.",
     .options = table,
     .run = run_storage,
 };
