@@ -95,12 +95,64 @@ static int write_text(const char *path, json_t *json)
     return ok ? EXIT_DONE : cli_error(EXIT_FAILED, "%s: cannot be written", path);
 }
 
-/* KL on a logarithmic scale against the share of the FFN's bytes. */
-static double svg_x(double bytes) { return 70 + 520 * bytes; }
+/* KL on a logarithmic scale against the share of the features that is kept. */
+static double svg_x(double kept) { return 80 + 520 * kept; }
 static double svg_y(double kl)
 {
     double e = log10(kl < 1e-5 ? 1e-5 : kl > 10 ? 10 : kl); // -5 to 1
-    return 330 - 300 * (e + 5) / 6;
+    return 330 - 290 * (e + 5) / 6;
+}
+
+static void svg_text(FILE *f, const char *s)
+{
+    for (; *s; s++)
+        if (*s == '<' || *s == '&')
+            fputs(*s == '<' ? "&lt;" : "&amp;", f);
+        else
+            fputc(*s, f);
+}
+
+static void svg_axes(FILE *f)
+{
+    static const char *const kl[] = { "10", "1", "0.1", "0.01", "0.001", "0.0001", "≤ 0.00001" };
+    for (int i = 0; i < COUNT_OF(kl); i++) {
+        double y = svg_y(pow(10, 1 - i));
+        fprintf(f, "<line x1=\"80\" x2=\"600\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>", y, y);
+        fprintf(f, "<text x=\"72\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", y + 4, kl[i]);
+    }
+    for (int i = 0; i <= 10; i += 2) {
+        double x = svg_x(i / 10.0);
+        fprintf(f, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"40\" y2=\"330\" stroke=\"#eee\"/>", x, x);
+        fprintf(f, "<text x=\"%.1f\" y=\"350\" text-anchor=\"middle\">%d%%</text>\n", x, 10 * i);
+    }
+    fputs("<text x=\"340\" y=\"376\" text-anchor=\"middle\">features that are kept</text>\n"
+          "<text x=\"14\" y=\"185\" transform=\"rotate(-90 14 185)\" text-anchor=\"middle\">"
+          "mean KL to the exact model</text>\n",
+          f);
+}
+
+static void svg_curve(FILE *f, const infer_walk_point *p, int n, bool by_gate, int place)
+{
+    const char *colour = by_gate ? "#c0392b" : "#1f6fb4";
+    bool any = false;
+    fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
+    for (int i = 0; i < n; i++)
+        if (p[i].by_gate == by_gate) {
+            fprintf(f, "%.1f,%.1f ", svg_x(p[i].kept), svg_y(p[i].kl));
+            any = true;
+        }
+    fputs("\"/>\n", f);
+    for (int i = 0; i < n; i++) {
+        if (p[i].by_gate != by_gate) continue;
+        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\">", svg_x(p[i].kept),
+                svg_y(p[i].kl), colour);
+        fprintf(f,
+                "<title>%.0f%% kept, KL %.5f, top-1 %.1f%%, %.0f%% of the bytes</title></circle>\n",
+                100 * p[i].kept, p[i].kl, 100 * p[i].top1, 100 * p[i].bytes);
+    }
+    if (any)
+        fprintf(f, "<text x=\"100\" y=\"%d\" fill=\"%s\">%s</text>\n", 288 + 18 * place, colour,
+                by_gate ? "chosen by the gate alone" : "chosen by what they add");
 }
 
 static int write_svg(const char *path, const char *model, const infer_walk_point *p, int n)
@@ -108,47 +160,15 @@ static int write_svg(const char *path, const char *model, const infer_walk_point
     FILE *f = fopen(path, "wb");
     if (!f) return cli_error(EXIT_FAILED, "%s: cannot be written", path);
     fputs("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" "
-          "font-family=\"sans-serif\" "
-          "font-size=\"12\">\n<rect width=\"640\" height=\"400\" fill=\"white\"/>\n",
+          "font-family=\"sans-serif\" font-size=\"12\">\n"
+          "<rect width=\"640\" height=\"400\" fill=\"white\"/>\n"
+          "<text x=\"80\" y=\"24\" font-size=\"14\">Sparse walk of ",
           f);
-    fputs("<text x=\"70\" y=\"20\" font-size=\"14\">Sparse walk of ", f);
-    for (const char *s = model; *s; s++)
-        if (*s == '<' || *s == '&')
-            fputs(*s == '<' ? "&lt;" : "&amp;", f);
-        else
-            fputc(*s, f);
+    svg_text(f, model);
     fputs("</text>\n", f);
-    for (int e = -5; e <= 1; e++)
-        fprintf(
-            f,
-            "<line x1=\"70\" x2=\"590\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"62\" "
-            "y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-            svg_y(pow(10, e)), svg_y(pow(10, e)), svg_y(pow(10, e)) + 4, pow(10, e));
-    for (int i = 0; i <= 5; i++)
-        fprintf(f, "<text x=\"%.1f\" y=\"348\" text-anchor=\"middle\">%d%%</text>\n",
-                svg_x(i / 5.0), 20 * i);
-    fputs("<text x=\"330\" y=\"372\" text-anchor=\"middle\">bytes of the FFN that are read</text>\n"
-          "<text x=\"16\" y=\"180\" transform=\"rotate(-90 16 180)\" text-anchor=\"middle\">mean "
-          "KL to "
-          "the exact model</text>\n",
-          f);
-    for (int g = 0; g < 2; g++) {
-        const char *colour = g ? "#c0392b" : "#1f6fb4";
-        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
-        for (int i = 0; i < n; i++)
-            if (p[i].by_gate == g) fprintf(f, "%.1f,%.1f ", svg_x(p[i].bytes), svg_y(p[i].kl));
-        fputs("\"/>\n", f);
-        for (int i = 0; i < n; i++)
-            if (p[i].by_gate == g)
-                fprintf(
-                    f,
-                    "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>%.0f%% kept, KL "
-                    "%.5f, top-1 %.1f%%</title></circle>\n",
-                    svg_x(p[i].bytes), svg_y(p[i].kl), colour, 100 * p[i].kept, p[i].kl,
-                    100 * p[i].top1);
-        fprintf(f, "<text x=\"460\" y=\"%d\" fill=\"%s\">%s</text>\n", 40 + 18 * g, colour,
-                g ? "by the gate alone" : "by the contribution");
-    }
+    svg_axes(f);
+    svg_curve(f, p, n, false, 0);
+    svg_curve(f, p, n, true, 1);
     fputs("</svg>\n", f);
     return fclose(f) ? cli_error(EXIT_FAILED, "%s: cannot be written", path) : EXIT_DONE;
 }

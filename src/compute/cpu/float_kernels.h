@@ -214,7 +214,7 @@ KERNEL_INLINE void sum_rows_as(float *y, const float *a, const uint8_t *rows, si
         if (a[i] == 0) continue;
         row[count] = rows + (size_t)i * step;
         for (size_t k = 0; k < bytes; k += 64)
-            PREFETCH(row[count] + k);
+            PREFETCH_FAR(row[count] + k);
         s[count++] = a[i];
         if (count < 2 * SUM_ROWS) continue;
         sum_some_rows(y, s, row, type, SUM_ROWS, n);
