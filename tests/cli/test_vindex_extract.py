@@ -226,6 +226,10 @@ def test_features(tmp_path, name):
     if name == "gguf":
         assert (tmp_path / "v/up_features.bin").read_bytes() == (tmp_path / "v/up_weights.bin").read_bytes()
     assert infer("inspect", "--verify", tmp_path / "v").rc == 0
+    assert infer("build-down-features", tmp_path / "v", "--dtype", "f16").rc == 0
+    half = np.fromfile(tmp_path / "v/down_features.bin", "<f2").reshape(-1, d).astype("f4")
+    assert half.shape == rows.shape and (np.abs(half - rows) <= np.abs(rows) * 2**-10 + 2**-14).all()
+    assert infer("inspect", "--verify", tmp_path / "v").rc == 0
 
 
 def test_labels_are_the_largest_products(tmp_path):
