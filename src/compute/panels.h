@@ -1,6 +1,6 @@
 /*
- * panels.h: quantised matrices stored anew, for kernels whose lanes are outputs. A panel is PANEL
- * rows; of each of its blocks it has
+ * panels.h: matrices stored anew, for kernels whose lanes are outputs. A panel is PANEL rows. Of
+ * float formats it has the elements [n_cols, PANEL]; of each block of a quantised one
  *
  *   dwords [n, PANEL, 4]   the rows' bytes by fours, those of all rows side by side
  *   halves [PANEL, 2]      of formats whose block has two bytes more: the scale, which is first or
@@ -17,7 +17,17 @@
 
 #define PANEL 16 // outputs that a matmul kernel makes at once: one vector of lanes
 
-/* Formats that panels take; kernels read these by vectors (cpu/int8_units.h). */
+/* What a matrix of this type is in panels: the type itself, or one that has the same numbers in
+ * another order of bits, which kernels read by vectors (cpu/int8_units.h). */
+static inline dtype panels_type(dtype type)
+{
+    return type == DT_LARQL_Q6_K ? DT_Q6_K : type == DT_LARQL_Q4_0 ? DT_Q4_0 : type;
+}
+static inline bool panels_float(dtype type)
+{
+    return type == DT_F32 || type == DT_F16 || type == DT_BF16;
+}
+/* Formats that panels take. */
 bool panels_take(dtype type);
 static inline bool panel_half_first(dtype type)
 {

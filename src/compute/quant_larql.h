@@ -22,6 +22,7 @@ void larql_quantize_q4_k(void *blocks, const float *x, size_t n);
 void larql_quantize_q8_0(void *blocks, const float *x, size_t n);
 /* Blocks of n elements of LARQL's Q6_K as GGUF's: no bit is lost. */
 void larql_q6_k_to_gguf(void *to, const void *from, size_t n);
+void larql_q4_0_to_gguf(void *to, const void *from, size_t n);
 
 /* 8-bit floats of 4 bits exponent and 3 mantissa (no infinity, 0x7f NaN). */
 uint8_t e4m3_from_f32(float x); // to nearest even; from 448 on 448; below 2^-9 zero

@@ -45,6 +45,20 @@ static void larql_q4_0_quantize(void *blocks, const float *x, const float *weigh
     }
 }
 
+/* The same numbers in GGUF's order: byte j has elements j and j + 16. */
+void larql_q4_0_to_gguf(void *to, const void *from, size_t n)
+{
+    const block_larql_q4_0 *b = from;
+    block_larql_q4_0 *out = to;
+    for (; n >= 32; n -= 32, b++, out++) {
+        *out = *b;
+        for (int j = 0; j < 16; j++) {
+            int lo = b->qs[j / 2] >> 4 * (j % 2) & 15, hi = b->qs[8 + j / 2] >> 4 * (j % 2) & 15;
+            out->qs[j] = (uint8_t)(lo | hi << 4);
+        }
+    }
+}
+
 const quant_format quant_larql_q4_0 = {
     .name = "larql_q4_0",
     .ggml_type = -1,

@@ -26,7 +26,7 @@ typedef struct ffn_provider ffn_provider;
 typedef void ffn_fn(const worker *w, infer_engine *e, const ffn_provider *f, float *out);
 struct ffn_provider {
     ffn_fn *run;
-    const layer_plan *plan;        // with the weights that it uses
+    layer_plan *plan;              // the engine's own, with the weights that it uses
     const struct walk_layer *walk; // of walk_forward
 };
 

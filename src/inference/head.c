@@ -87,6 +87,14 @@ void head_close(infer_engine *e)
     mem_free(h->also);
 }
 
+void head_give_up(infer_engine *e)
+{
+    head_search *h = &e->head;
+    if (!h->possible) return;
+    e->be->coarse_close(&h->c);
+    h->possible = h->packing = false;
+}
+
 uint64_t head_bytes(const infer_engine *e)
 {
     return e->head.possible ? e->be->coarse_bytes(&e->head.c) : 0;

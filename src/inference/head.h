@@ -44,6 +44,8 @@ void head_plan(struct infer_engine *e, const infer_row *rows);
 void head_run(const worker *w, struct infer_engine *e, const act *out);
 /* After the step: results in one piece, and what was learnt of the head. */
 void head_settle(struct infer_engine *e);
+/* No search from now on; before a step. */
+void head_give_up(struct infer_engine *e);
 /* Bytes of the copy. */
 uint64_t head_bytes(const struct infer_engine *e);
 

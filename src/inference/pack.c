@@ -4,19 +4,22 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "inference/engine.h"
+#include "models/vindex_dir.h"
+#include "vindex/vindex.h"
 
-#define PACK_WAIT 8             // steps: about what packing costs
-#define FEW_ROWS 16             // a step of generation
-#define PACK_STEP (256 << 20)   // bytes that a step packs, and the rest of a layer
-#define PACK_CHUNK (8 << 20)    // of which the file's pages are given back at once
-#define RELEASE_TOUCHED 256     // pages around them are mapped with the rows
+#define PACK_WAIT 8           // steps: about what packing costs
+#define FEW_ROWS 16           // a step of generation
+#define WHOLE_HEADS 64        // such steps in a row that could search the head and did not
+#define PACK_STEP (256 << 20) // bytes that a step packs, and the rest of a layer
+#define PACK_CHUNK (8 << 20)  // of which the file's pages are given back at once
+#define RELEASE_TOUCHED 256   // pages around them are mapped with the rows
 
-static void add(infer_engine *e, linear *l)
+static void add(infer_engine *e, linear *l, bool index)
 {
     packer *p = &e->pack;
     size_t bytes = tensor_present(&l->w) ? e->be->packed_bytes(e->dev, &l->w) : 0;
     if (!bytes) return;
-    p->items[p->first[p->n_layers + 1]++] = (pack_item){ l, p->bytes };
+    p->items[p->first[p->n_layers + 1]++] = (pack_item){ l, p->bytes, index };
     p->bytes += (bytes + 63) / 64 * 64;
 }
 
@@ -31,14 +34,14 @@ infer_status pack_open(infer_engine *e, infer_error *err)
     if (!p->items || !p->first) return error_set(err, INFER_NOMEM, "engine: out of memory");
     for (; p->n_layers < n; p->n_layers++) {
         layer_plan *l = &e->layers[p->n_layers];
-        linear *all[] = { &l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down };
-        bool dense = e->ffn[p->n_layers].plan == l && !l->moe;
+        layer_plan *f = e->ffn[p->n_layers].plan;
+        linear *all[] = { &l->q, &l->k, &l->v, &l->o, &f->gate, &f->up, &f->down };
         p->first[p->n_layers + 1] = p->first[p->n_layers];
-        for (int i = 0; i < (dense ? 7 : 4); i++)
-            add(e, all[i]);
+        for (int i = 0; i < (f->moe ? 4 : 7); i++)
+            add(e, all[i], i >= 4 && f != l);
     }
     p->first[n + 1] = p->first[n];
-    if (!e->head.possible) add(e, &e->lm_head);
+    add(e, &e->lm_head, false);
     p->n_layers++;
     p->wait = PACK_WAIT;
     if (!p->bytes) return INFER_OK;
@@ -65,13 +68,29 @@ void pack_plan(infer_engine *e)
 {
     packer *p = &e->pack;
     p->next = p->done;
-    if (!p->memory || p->done == p->n_layers || e->step.n_rows > FEW_ROWS) return;
+    if (!p->memory || e->step.n_rows > FEW_ROWS) return;
+    p->wholes = e->step.searches ? 0 : p->wholes + (e->step.n_logits > 0);
+    if (p->wholes >= WHOLE_HEADS) head_give_up(e);
+    int n_layers = p->n_layers - e->head.possible;
+    if (p->done == n_layers) return;
     if (p->wait > 0) {
         p->wait--;
         return;
     }
-    while (p->next < p->n_layers && bytes_before(p, p->next) - p->packed < PACK_STEP)
+    while (p->next < n_layers && bytes_before(p, p->next) - p->packed < PACK_STEP)
         p->next++;
+}
+
+static void release(infer_engine *e, const pack_item *item, int begin, int end)
+{
+    const infer_model *m = e->model;
+    const tensor *t = &item->l->w;
+    const uint8_t *from = t->data + (size_t)begin * t->row_bytes;
+    size_t size = (size_t)(end - begin) * t->row_bytes;
+    if (item->index)
+        vindex_dir_release(m->ffn_index->dir, from, size);
+    else
+        model_release(m, from, size);
 }
 
 /* One matrix, chunk by chunk; ends at a barrier. */
@@ -83,9 +102,7 @@ static void pack(const worker *w, infer_engine *e, const pack_item *item)
         int end = t->n_rows - o < rows ? t->n_rows : o + rows;
         e->be->pack(w, e->pack.memory + item->at, t, o, end);
         e->be->barrier(w);
-        if (w->thread == 0)
-            model_release(e->model, t->data + (size_t)o * t->row_bytes,
-                          (size_t)(end - o) * t->row_bytes);
+        if (w->thread == 0) release(e, item, o, end);
     }
 }
 

@@ -6,6 +6,9 @@
  * It is earned, like the head's copy: after PACK_WAIT steps of few rows each such step packs some
  * layers, until all are. The pages of the file that are packed are given back, so that a weight is
  * in memory once. The rows stay readable from the file (embeddings, exact products).
+ *
+ * A head that can be searched (head.h) is left alone while it is; where for long no step did, the
+ * search is given up and the head packed.
  */
 #ifndef INFERENCE_PACK_H
 #define INFERENCE_PACK_H
@@ -17,7 +20,8 @@ struct infer_engine;
 
 typedef struct pack_item {
     linear *l;
-    size_t at; // in memory
+    size_t at;  // in memory
+    bool index; // l's file is that of the FFN's index
 } pack_item;
 
 typedef struct packer {
@@ -29,10 +33,12 @@ typedef struct packer {
     int wait;     // steps until it begins
     int done;     // layers that are packed
     int next;     // layers [done, next) are packed in this step
+    int wholes;   // steps since the head was last searched
     int touched;  // rows of the packed head that were read from the file as embeddings
 } packer;
 
-/* What of e->layers and e->lm_head is to be packed; memory is reserved, not used yet. */
+/* What of e->layers, their FFNs' plans and e->lm_head is to be packed; memory is reserved, not used
+ * yet. */
 infer_status pack_open(struct infer_engine *e, infer_error *err);
 void pack_close(struct infer_engine *e);
 /* Before a step, in it at the beginning of each layer (in every thread), and after it. */

@@ -340,6 +340,8 @@ void model_release(const infer_model *m, const void *from, size_t size)
     if (m->pages_stay || !size) return;
     if (m->gguf)
         gguf_release(m->gguf, from, size);
+    else if (m->dir)
+        vindex_dir_release(m->dir, from, size);
     else
         st_release(m->st, from, size);
 }

@@ -410,6 +410,12 @@ infer_status vindex_dir_manifest(vindex_dir *d, const char *name, const char *da
     return fault_status(&r.faults, err, INFER_FORMAT, full);
 }
 
+void vindex_dir_release(const vindex_dir *d, const void *from, size_t size)
+{
+    for (int m = 0; m < d->n_maps; m++)
+        map_release(&d->maps[m], from, size);
+}
+
 const vindex_entry *vindex_entry_find(const vindex_manifest *m, const char *key)
 {
     for (int i = m->n - 1; i >= 0; i--)

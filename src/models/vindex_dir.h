@@ -71,6 +71,8 @@ infer_status vindex_dir_manifest(vindex_dir *d, const char *name, const char *da
                                  vindex_manifest *out, infer_error *err);
 /* By key; NULL: none. The last of equal keys counts. */
 const vindex_entry *vindex_entry_find(const vindex_manifest *m, const char *key);
+/* Tells the system that pages of the files in [from, from + size) may go. */
+void vindex_dir_release(const vindex_dir *d, const void *from, size_t size);
 /* "… : run 'infer extract' again" */
 infer_status vindex_stale(const vindex_dir *d, infer_error *err, const char *file, const char *fmt,
                           ...) __attribute__((format(printf, 4, 5)));

@@ -150,8 +150,8 @@ void infer_vindex_release(infer_vindex *v)
         if (v->layers[l].pinned) continue;
         parts_of(&v->layers[l], r);
         for (int i = 0; i < PARTS; i++)
-            for (int m = 0; m < v->dir->n_maps && r[i].begin < r[i].end; m++)
-                map_release(&v->dir->maps[m], (const void *)r[i].begin, r[i].end - r[i].begin);
+            if (r[i].begin < r[i].end)
+                vindex_dir_release(v->dir, (const void *)r[i].begin, r[i].end - r[i].begin);
     }
 }
 

@@ -125,7 +125,8 @@ static void check_range(checker *c, const tensor *w, const act *x, const float *
 }
 
 /* The same from panels alone: the rows are gone. */
-static void check_panels(checker *c, const tensor *w, const act *x, const float *want, const char *what)
+static void check_panels(checker *c, const tensor *w, const act *x, const float *want, bool exact,
+                         const char *what)
 {
     if (!c->k->reads_by_vectors || !panels_take(w->type)) return;
     fence panels = fence_new(panels_bytes(w)), rows = fence_new(tensor_bytes(w));
@@ -134,9 +135,9 @@ static void check_panels(checker *c, const tensor *w, const act *x, const float 
     tensor packed = *w;
     packed.data = rows.data;
     packed.panels = panels.data;
-    c->op = "matmul_int8 of panels";
-    check_range(c, &packed, x, want, false, 0, w->n_rows, what);
-    if (w->n_rows > 32) check_range(c, &packed, x, want, false, 16, 32, what);
+    c->op = exact ? "matmul_f32 of panels" : "matmul_int8 of panels";
+    check_range(c, &packed, x, want, exact, 0, w->n_rows, what);
+    if (w->n_rows > 32) check_range(c, &packed, x, want, exact, 16, 32, what);
     check_true(c, fence_intact(&panels), "panels: wrote elsewhere");
     fence_free(&panels);
     fence_free(&rows);
@@ -160,7 +161,7 @@ static void check_case(checker *c, dtype type, int n_rows, int n_outputs, int n_
         expect(want, &w, &x, exact, row);
         check_range(c, &w, &x, want, exact, 0, n_outputs, what);
         if (n_outputs > 32) check_range(c, &w, &x, want, exact, 16, 32, what);
-        if (!exact) check_panels(c, &w, &x, want, what);
+        if (!exact || panels_float(type)) check_panels(c, &w, &x, want, exact, what);
     }
     uint64_t after = hash_bytes(weights.data, weights.n) ^ hash_bytes(m.x.data, m.x.n) ^
                      hash_bytes(m.q.data, m.q.n);

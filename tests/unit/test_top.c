@@ -58,7 +58,13 @@ static void open_bench(bench *b, dtype type, const char *level, int n_threads)
     assert_int_equal(b->be->open(&b->dev, &o, NULL), INFER_OK);
     size_t row_bytes = quant_row_bytes(type, COLS);
     b->bytes = pages(b, row_bytes * ROWS);
-    b->head.w = (tensor){ "head", b->bytes, type, ROWS, COLS, 1, row_bytes };
+    b->head.w = (tensor){ .name = "head",
+                          .data = b->bytes,
+                          .type = type,
+                          .n_rows = ROWS,
+                          .n_cols = COLS,
+                          .n_slices = 1,
+                          .row_bytes = row_bytes };
     b->x = (act){ .n_rows = ACTS, .n_cols = COLS, .stride = COLS };
     b->x.x = pages(b, ACTS * COLS * 4);
     b->x.q = pages(b, ACTS * COLS * ACT_PLANES);

@@ -269,8 +269,10 @@ static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear 
 
 static size_t cpu_packed_bytes(const device *d, const tensor *w)
 {
-    bool takes = d->k->reads_by_vectors && d->k->reads_by_vectors(w->type) && panels_take(w->type);
-    return takes && w->n_slices == 1 && w->n_cols % 32 == 0 ? panels_bytes(w) : 0;
+    bool vectors = d->k->reads_by_vectors != NULL; // the reference has no use for panels
+    bool takes = vectors && panels_take(w->type) &&
+                 (panels_float(w->type) || d->k->reads_by_vectors(panels_type(w->type)));
+    return takes && w->n_slices == 1 ? panels_bytes(w) : 0;
 }
 
 static void cpu_pack(const worker *w, uint8_t *to, const tensor *from, int begin, int end)

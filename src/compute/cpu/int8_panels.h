@@ -46,8 +46,9 @@ typedef struct int8_format {
     store_fn *store, *store_panels; // NULL: store_any
 } int8_format;
 
-static int8_format int8_format_of(dtype type)
+static int8_format int8_format_of(const tensor *w)
 {
+    dtype type = w->panels ? panels_type(w->type) : w->type;
     switch (type) {
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
     case type: return (int8_format){ shp, store_##name, store_panels_##name };

@@ -41,6 +41,36 @@ KERNEL_INLINE int store_floats(float *w, const uint8_t *p, size_t stride, int n,
     return i * per;
 }
 
+KERNEL_INLINE vf load_floats(const uint8_t *p, dtype type)
+{
+    if (type == DT_F32) return vf_load((const float *)(const void *)p);
+    return type == DT_F16 ? vf_load_half(p) : vf_load_bf16(p);
+}
+
+/* n k of a panel (compute/panels.h) at p to floats [n, LANES]. */
+KERNEL_INLINE void widen_panel(float *w, const uint8_t *p, int n, dtype type)
+{
+    size_t step = (type == DT_F32 ? 4 : 2) * PANEL;
+    for (int k = 0; k < n; k++)
+        vf_store(w + k * LANES, load_floats(p + (size_t)k * step, type));
+}
+static void store_from_panel(float *w, dtype type, const uint8_t *p, int n)
+{
+    if (type == DT_F32)
+        widen_panel(w, p, n, DT_F32);
+    else if (type == DT_F16)
+        widen_panel(w, p, n, DT_F16);
+    else
+        widen_panel(w, p, n, DT_BF16);
+}
+/* Where w's panels have k of the LANES rows from o on. */
+static inline const uint8_t *floats_at(const tensor *w, int o, int k)
+{
+    size_t size = (size_t)quant_formats[w->type]->block_bytes;
+    return w->panels + (size_t)(o / PANEL * PANEL) * w->row_bytes +
+           ((size_t)k * PANEL + (size_t)(o % PANEL)) * size;
+}
+
 /* n k of the rows at p to floats [n, LANES]. Rows from n_rows on are 0. */
 static void store_panel(float *w, dtype type, const uint8_t *p, size_t stride, int n_rows, int n,
                         float *rows)
@@ -155,10 +185,54 @@ static void prefetch_next(const tensor *w, int o, int k, int n)
         PREFETCH(next + i);
 }
 
+#define FLOATS_AHEAD 4096
+#define ONE_PANELS 4 // panels of one row's products under way: a sum waits for itself four cycles
+
+/* One row and weights in panels: nothing goes through memory. */
+KERNEL_INLINE void panels_one_row(const matmul_args *a, int o, int panels, dtype type)
+{
+    const tensor *w = a->w;
+    const float *x = a->x->x;
+    const uint8_t *p[ONE_PANELS];
+    size_t step = (type == DT_F32 ? 4 : 2) * PANEL;
+    vf sum[ONE_PANELS], part[ONE_PANELS];
+    KERNEL_UNROLL for (int i = 0; i < panels; i++)
+    {
+        p[i] = floats_at(w, o + i * LANES, 0);
+        sum[i] = vf_zero();
+    }
+    for (int b = 0; b < w->n_cols; b += 32) {
+        int end = b + 32 < w->n_cols ? b + 32 : w->n_cols;
+        KERNEL_UNROLL for (int i = 0; i < panels; i++) part[i] = vf_zero();
+        for (int k = b; k < end; k++)
+            KERNEL_UNROLL for (int i = 0; i < panels; i++)
+        {
+            const uint8_t *q = p[i] + (size_t)k * step;
+            PREFETCH_FAR(q + FLOATS_AHEAD);
+            part[i] = vf_fma(load_floats(q, type), vf_set1(x[k]), part[i]);
+        }
+        KERNEL_UNROLL for (int i = 0; i < panels; i++) sum[i] = vf_add(sum[i], part[i]);
+    }
+    KERNEL_UNROLL for (int i = 0; i < panels; i++)
+    {
+        int out = o + i * LANES, left = w->n_rows - out;
+        vf_store_n(a->y + out, sum[i], left < LANES ? left : LANES);
+    }
+}
+KERNEL_INLINE void panels_one(const matmul_args *a, dtype type)
+{
+    int o = a->begin;
+    for (; o + (ONE_PANELS - 1) * LANES < a->end; o += ONE_PANELS * LANES)
+        panels_one_row(a, o, ONE_PANELS, type);
+    for (; o < a->end; o += LANES)
+        panels_one_row(a, o, 1, type);
+}
+
 /* Rows [first, first + n) of x. */
 static void f32_rows(const matmul_args *a, int first, int n)
 {
     int cols = a->w->n_cols;
+    bool in_panels = a->w->panels && panels_float(a->w->type);
     const quant_format *f = quant_formats[a->w->type];
     uint8_t *at = a->scratch;
     float *w = scratch_take(&at, (size_t)F32_CHUNK * LANES * TILE_PANELS * 4);
@@ -171,10 +245,15 @@ static void f32_rows(const matmul_args *a, int first, int n)
         memset(acc, 0, (size_t)n * (size_t)panels * LANES * sizeof(float));
         for (int k = 0; k < cols; k += F32_CHUNK) {
             int m = cols - k < F32_CHUNK ? cols - k : F32_CHUNK, tile;
-            if (n == 1) prefetch_next(a->w, o, k, m);
+            if (n == 1 && !in_panels) prefetch_next(a->w, o, k, m);
             for (int p = 0; p < panels; p++) {
                 int out = o + p * LANES, left = a->w->n_rows - out;
-                store_panel(w + (size_t)p * F32_CHUNK * LANES, a->w->type,
+                float *chunk = w + (size_t)p * F32_CHUNK * LANES;
+                if (in_panels) {
+                    store_from_panel(chunk, a->w->type, floats_at(a->w, out, k), m);
+                    continue;
+                }
+                store_panel(chunk, a->w->type,
                             a->w->data + (size_t)out * a->w->row_bytes +
                                 (size_t)(k / f->block_size) * (size_t)f->block_bytes,
                             a->w->row_bytes, left < LANES ? left : LANES, m, rows);
@@ -197,6 +276,15 @@ static void f32_rows(const matmul_args *a, int first, int n)
 
 static void matmul_f32(const matmul_args *a)
 {
+    if (a->w->panels && a->x->n_rows == 1 && panels_float(a->w->type)) {
+        if (a->w->type == DT_F32)
+            panels_one(a, DT_F32);
+        else if (a->w->type == DT_F16)
+            panels_one(a, DT_F16);
+        else
+            panels_one(a, DT_BF16);
+        return;
+    }
     int group = f32_group(a->w->n_cols);
     for (int r = 0; r < a->x->n_rows; r += group)
         f32_rows(a, r, a->x->n_rows - r < group ? a->x->n_rows - r : group);

@@ -240,7 +240,7 @@ static const int *pack_tiles(const act *x, int first, int n, shape f, uint8_t **
 static few_fn *few_of(const tensor *w, int n)
 {
     if (w->panels ? n != 1 && n != 2 && n != 4 : n != 1) return NULL;
-    switch (w->type) {
+    switch (w->panels ? panels_type(w->type) : w->type) {
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
     case type: return w->panels ? few_panels_##name : few_##name;
         UNIT_FORMATS(X)
@@ -249,7 +249,11 @@ static few_fn *few_of(const tensor *w, int n)
     }
 }
 
-static bool reads_by_vectors(dtype type) { return int8_format_of(type).store != NULL; }
+static bool reads_by_vectors(dtype type)
+{
+    tensor w = { .type = type };
+    return int8_format_of(&w).store != NULL;
+}
 
 /* `panels` panels of outputs from o on for n_x rows in pack_tiles' form, chunk by chunk of k, whose
  * sums wait in acc [n_x, panels, LANES]; the last goes to y, rows y_stride apart. */
@@ -293,7 +297,7 @@ static void store_outputs(const matmul_args *a, const float *acc, int first, int
 static void int8_rows(const matmul_args *a, int first, int n)
 {
     const tensor *w = a->w;
-    int8_format f = int8_format_of(w->type);
+    int8_format f = int8_format_of(w);
     uint8_t *at = a->scratch;
     int8_scratch s = take_scratch(&at, w);
     float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));

@@ -9,7 +9,7 @@
  *   vi_rows        16 bytes from each of LANES / 4 places, `step` bytes apart
  *   vi_square      LANES dwords of each of LANES rows, transposed: whole lines of the cache at once
  *   vi_or_and      a | (b & mask)
- *   vf_load_half   LANES binary16, to floats
+ *   vf_load_half   LANES binary16, to floats; vf_load_bf16: LANES bfloat16
  *   vi_half        the low 16 bits of each dword, as binary16, to floats
  *   vi_bits_to_16  for bits `from` … from + 3 of a dword: 0x10 in byte i where bit i is set
  *   vi_table16     each byte to table[byte]

@@ -330,6 +330,10 @@ KERNEL_INLINE vf vf_load_half(const uint8_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
+KERNEL_INLINE vf vf_load_bf16(const uint8_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
 KERNEL_INLINE vf vi_half(vi a)
 {
     return vcvt_f32_f16(vreinterpret_f16_s16(vmovn_s32(a)));

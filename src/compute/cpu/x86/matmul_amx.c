@@ -254,7 +254,7 @@ static void fill_tiles(uint16_t *to, panel_chunk c, const int8_format *f, const 
 static void amx_rows(const matmul_args *a, int first, int n)
 {
     const tensor *w = a->w;
-    int8_format f = int8_format_of(w->type);
+    int8_format f = int8_format_of(w);
     run_fn *run = run_of(f.f);
     uint8_t *at = a->scratch;
     int8_scratch s = take_scratch(&at, w);
@@ -310,7 +310,7 @@ static void matmul_amx(const matmul_args *a)
         level_below(a);
         return;
     }
-    set_shapes(int8_format_of(a->w->type).f.sub);
+    set_shapes(int8_format_of(a->w).f.sub);
     for (int r = 0; r < n; r += each)
         amx_rows(a, r, n - r < each ? n - r : each);
     tile_release();

@@ -316,6 +316,11 @@ KERNEL_INLINE vf vf_load_half(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+KERNEL_INLINE vf vf_load_bf16(const uint8_t *p)
+{
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
 KERNEL_INLINE vf vi_half(vi a)
 {
     vi low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff)); // packus would saturate the rest

@@ -229,6 +229,11 @@ KERNEL_INLINE vf vf_load_half(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
+KERNEL_INLINE vf vf_load_bf16(const uint8_t *p)
+{
+    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 KERNEL_INLINE vf vi_half(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 
 KERNEL_INLINE __m128i load_128(const uint8_t *p)
