@@ -280,15 +280,26 @@ static void layer_forward(const worker *w, infer_engine *e, int layer)
 
 static void embed_rows(const worker *w, infer_engine *e)
 {
+    const backend *be = e->be;
     const infer_model *m = e->model;
     step *s = &e->step;
     workspace *ws = &e->ws;
     rope_fill(w, e);
-    e->be->embed(w, ws->x, ws->x_stride, &m->embed, s->ids, s->n_rows, m->embed_scale);
+    int part = head_is_copied(e) ? TABLE_ROWS : s->n_rows;
+    for (int r = 0; r < s->n_rows; r += part) {
+        if (r) {
+            BARRIER(); // nobody reads the table
+            if (w->thread == 0) head_release_table(e);
+        }
+        int n = s->n_rows - r < part ? s->n_rows - r : part;
+        be->embed(w, ws->x + (size_t)r * ws->x_stride, ws->x_stride, &m->embed, s->ids + r, n,
+                  m->embed_scale);
+    }
+    if (part < s->n_rows) BARRIER(); // a part's rows were shared out otherwise than all are
     if (tensor_present(&m->pos_embed))
-        e->be->add_rows(w, ws->x, ws->x_stride, &m->pos_embed, s->pos, s->n_rows);
+        be->add_rows(w, ws->x, ws->x_stride, &m->pos_embed, s->pos, s->n_rows);
     if (m->embed_norm.kind != NORM_NONE)
-        e->be->normalise(w, ws->x, ws->x, ws->x_stride, s->n_rows, m->d_model, &m->embed_norm);
+        be->normalise(w, ws->x, ws->x, ws->x_stride, s->n_rows, m->d_model, &m->embed_norm);
     if (m->ple_width) ple_inputs(w, e);
     if (m->n_streams) altup_open(w, e);
 }

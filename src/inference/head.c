@@ -286,10 +286,21 @@ static void learn_direction(infer_engine *e)
     if (h->wait > 0) h->wait--;
 }
 
+bool head_is_copied(const infer_engine *e) { return e->lm_head.w.panels || e->head.packing; }
+
+void head_release_table(infer_engine *e)
+{
+    const tensor *t = &e->model->embed;
+    if (t->data == e->lm_head.w.data) model_release(e->model, t->data, tensor_bytes(t));
+    e->head.n_embedded = 0;
+}
+
 void head_settle(infer_engine *e)
 {
     head_search *h = &e->head;
     step *s = &e->step;
+    h->n_embedded += s->n_rows;
+    if (head_is_copied(e) && h->n_embedded >= TABLE_ROWS) head_release_table(e);
     if (!s->searches) {
         if (s->could_search) learn_direction(e);
         return;
@@ -312,7 +323,6 @@ void head_settle(infer_engine *e)
         profile_run(e->profile, e->dev, run_whole, e);
     else if (!s->searches)
         e->be->run(e->dev, run_whole, e);
-    if (e->model->embed.data == h->c.w.data) touch(e, s->ids, s->n_rows);
     release_touched(e);
     measure(e, s->searches ? (double)found / s->n_logits / h->c.w.n_rows : NO_ROOM);
 }

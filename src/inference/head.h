@@ -15,6 +15,8 @@
 
 struct infer_engine;
 
+#define TABLE_ROWS 64 // of a table that is the head, and in memory elsewhere: most that stay mapped
+
 typedef struct head_search {
     bool possible;    // this head on this backend
     bool packing;     // a copy is begun or complete
@@ -32,6 +34,7 @@ typedef struct head_search {
     top_row rows[COARSE_ROWS];
     int32_t *also;            // [MOST_ALSO]
     int n_found[COARSE_ROWS]; // after a step
+    int n_embedded;           // rows of the table that were read since its pages were given back
     uint64_t unread;          // bytes of the head that it did not read
 } head_search;
 
@@ -46,6 +49,11 @@ void head_run(const worker *w, struct infer_engine *e, const act *out);
 void head_settle(struct infer_engine *e);
 /* No search from now on; before a step. */
 void head_give_up(struct infer_engine *e);
+/* Whether the head, or some of it, is in memory outside the file too: then few pages of it are to
+ * stay mapped for embeddings. */
+bool head_is_copied(const struct infer_engine *e);
+/* The file's pages of the embedding table may go, if that is the head; while nobody reads it. */
+void head_release_table(struct infer_engine *e);
 /* Bytes of the copy. */
 uint64_t head_bytes(const struct infer_engine *e);
 

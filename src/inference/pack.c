@@ -12,7 +12,6 @@
 #define WHOLE_HEADS 64        // such steps in a row that could search the head and did not
 #define PACK_STEP (256 << 20) // bytes that a step packs, and the rest of a layer
 #define PACK_CHUNK (8 << 20)  // of which the file's pages are given back at once
-#define RELEASE_TOUCHED 256   // pages around them are mapped with the rows
 
 static void add(infer_engine *e, linear *l, bool index)
 {
@@ -128,9 +127,4 @@ void pack_settle(infer_engine *e)
         if (i < p->first[p->done + 1]) break; // the step was cancelled
     }
     p->packed = bytes_before(p, p->done);
-    if (!e->lm_head.w.panels || e->model->embed.data != e->lm_head.w.data) return;
-    p->touched += e->step.n_rows;
-    if (p->touched < RELEASE_TOUCHED) return;
-    model_release(e->model, e->lm_head.w.data, tensor_bytes(&e->lm_head.w));
-    p->touched = 0;
 }

@@ -34,7 +34,6 @@ typedef struct packer {
     int done;     // layers that are packed
     int next;     // layers [done, next) are packed in this step
     int wholes;   // steps since the head was last searched
-    int touched;  // rows of the packed head that were read from the file as embeddings
 } packer;
 
 /* What of e->layers, their FFNs' plans and e->lm_head is to be packed; memory is reserved, not used

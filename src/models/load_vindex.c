@@ -207,13 +207,14 @@ static infer_status fill(safetensors *s, vindex_dir *d, const arch *a, const con
                          bool walk_only, infer_error *err)
 {
     bool q4k = !strcmp(d->quant, "q4k");
-    if (!d->has_weights || !vindex_dir_has(d, "weight_manifest.json"))
+    if (!d->has_weights || !vindex_dir_has(d, "weight_manifest.json") ||
+        !vindex_dir_has(d, "norms.bin") || (!q4k && !vindex_dir_has(d, "attn_weights.bin")))
         return missing(d, err,
                        "attention and norms (weight_manifest.json, attn_weights.bin, "
                        "norms.bin)",
                        "inference");
-    if (!q4k && !walk_only && !vindex_dir_has(d, "up_weights.bin") &&
-        strcmp(d->ffn_layout, "per_layer"))
+    if (!q4k && !walk_only && strcmp(d->ffn_layout, "per_layer") &&
+        (!vindex_dir_has(d, "up_weights.bin") || !vindex_dir_has(d, "down_weights.bin")))
         return missing(d, err, "the FFN (up_weights.bin, down_weights.bin)", "inference");
     vindex_manifest m;
     infer_status st = vindex_dir_manifest(d, "weight_manifest.json", NULL, &m, err);

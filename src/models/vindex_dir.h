@@ -66,7 +66,8 @@ bool vindex_dir_broken(const vindex_dir *d);
 const file_map *vindex_dir_map(vindex_dir *d, const char *name, infer_error *err);
 bool vindex_dir_has(const vindex_dir *d, const char *name);
 /* weight_manifest.json, or a quantised file's own (whose data is in `data_file`). A missing file is
- * an empty manifest. Offsets and shapes are checked. */
+ * an empty manifest; an entry of the former whose file is missing has no data. Offsets and shapes
+ * are checked. */
 infer_status vindex_dir_manifest(vindex_dir *d, const char *name, const char *data_file,
                                  vindex_manifest *out, infer_error *err);
 /* By key; NULL: none. The last of equal keys counts. */

@@ -1,6 +1,7 @@
 """Asking a vindex: describe, walk, select, relations, neighbours, stats, hnsw."""
 import json
 import pathlib
+import shutil
 import struct
 
 import numpy as np
@@ -213,3 +214,15 @@ def test_describe_ranks(vindex):
         g = x.gates[e["layer"]][e["feature"]].astype(np.float64)
         s = sample @ g
         assert g @ q > 0 and e["score"] == pytest.approx((g @ q - s.mean()) / s.std(), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("gone", ["attn_weights.bin", "up_weights.bin", "down_weights.bin", "norms.bin"])
+def test_weights_may_be_left_out(vindex, tmp_path, gone):
+    """Who asks the index needs none of them; who runs the model is told which."""
+    whole, less = tmp_path / "whole", tmp_path / "less"
+    assert infer("extract", GGUF, "-o", whole, "--level", "all", "--dtype", "f32").rc == 0
+    shutil.copytree(whole, less)
+    (less / gone).unlink()
+    for verb, text, key in (("walk", "the inner ", "hits"), ("describe", "the", "edges")):
+        assert ask(verb, less, text)[key] == ask(verb, whole, text)[key]
+    refused(infer("run", less, "the", "-n", "2"), gone, rc=1)
