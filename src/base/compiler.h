@@ -14,4 +14,8 @@
 #endif
 #define COUNT_OF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
+/* The compiler forgets what it knows of v, a number or pointer: what is computed or loaded by it
+ * afterwards is not taken from before, nor moved to before. */
+#define FORGET(v) __asm__("" : "+r"(v))
+
 #endif

@@ -5,9 +5,10 @@
 
 #include "compute/quant_larql.h"
 
-bool panels_take(dtype type)
+bool panels_take(const tensor *w)
 {
-    switch (panels_type(type)) {
+    if (!panels_float(w->type) && w->n_cols < ACT_NARROW) return false;
+    switch (panels_type(w->type)) {
     case DT_F32:
     case DT_F16:
     case DT_BF16:

@@ -27,8 +27,9 @@ static inline bool panels_float(dtype type)
 {
     return type == DT_F32 || type == DT_F16 || type == DT_BF16;
 }
-/* Formats that panels take. */
-bool panels_take(dtype type);
+/* Whether panels take w: by its format, and not narrow, as the activations of such rows are no case
+ * for every kernel (quant.h) and nothing is gained. */
+bool panels_take(const tensor *w);
 static inline bool panel_half_first(dtype type)
 {
     return type == DT_Q8_0 || type == DT_Q4_0 || type == DT_Q5_0 || type == DT_IQ4_NL;

@@ -101,8 +101,9 @@ void bench(const cpu_kernels *k, const cpu_kernels *ref, const char *only)
     for (int t = 0; t < DT_COUNT; t++) {
         if (only && strcasecmp(only, quant_formats[t]->name)) continue;
         if (!quant_formats[t]->sub) continue;
+        tensor w = {.type = (dtype)t, .n_cols = 4096};
         for (int s = 0; s < 3 && (k != ref || s < 1); s++)
-            for (int p = 0; p <= (k->reads_by_vectors && panels_take((dtype)t)); p++)
+            for (int p = 0; p <= (k->reads_by_vectors && panels_take(&w)); p++)
                 bench_matmul(k, ref, (dtype)t, false, p, shapes[s][0], shapes[s][1]);
     }
     for (size_t i = 0; i < sizeof exact_too / sizeof *exact_too; i++) {

@@ -128,7 +128,7 @@ static void check_range(checker *c, const tensor *w, const act *x, const float *
 static void check_panels(checker *c, const tensor *w, const act *x, const float *want, bool exact,
                          const char *what)
 {
-    if (!c->k->reads_by_vectors || !panels_take(w->type)) return;
+    if (!c->k->reads_by_vectors || !panels_take(w)) return;
     fence panels = fence_new(panels_bytes(w)), rows = fence_new(tensor_bytes(w));
     for (int o = 0; o < w->n_rows; o += PANEL)
         panels_pack(panels.data, w, o, o + PANEL < w->n_rows ? o + PANEL : w->n_rows);

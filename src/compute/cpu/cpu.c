@@ -270,7 +270,7 @@ static void cpu_matmul(const worker *w, float *y, size_t y_stride, const linear 
 static size_t cpu_packed_bytes(const device *d, const tensor *w)
 {
     bool vectors = d->k->reads_by_vectors != NULL; // the reference has no use for panels
-    bool takes = vectors && panels_take(w->type) &&
+    bool takes = vectors && panels_take(w) &&
                  (panels_float(w->type) || d->k->reads_by_vectors(panels_type(w->type)));
     return takes && w->n_slices == 1 ? panels_bytes(w) : 0;
 }

@@ -35,6 +35,7 @@ typedef struct x_rows {
     const float *scale; // [n_cols / 32, rows]
     const int *init;    // [n_cols / sub, rows]: -offset * sum, where there is an offset
     const float *sum;   // [n_cols / sub, rows]: scale * sum, where there are mins
+    const int *wide;    // [n_cols / sub, rows, 2]: as in x_record, with FEW_WIDE
 } x_rows;
 
 /* A block of 32 k of a tile of more rows is one record of dwords, records in the order in which
@@ -70,13 +71,23 @@ typedef struct panel_chunk {
 
 /* ---- one block ---- */
 
-#ifndef LEVEL_BLOCK_DOTS // a level whose instructions take more bytes at once brings these two
 KERNEL_INLINE int dots_at_once(int w_max, int dwords)
 {
     int width = dot_width(w_max);
     return width < dwords ? width : dwords;
 }
 
+#ifndef FEW_WIDE // a level may take the wide quad otherwise
+#define FEW_WIDE false  // few rows are multiplied by both planes in full
+#define WIDE_LAST false // the wide quad's sum is shifted in place, then added to
+/* acc + 256 * (w . x) */
+KERNEL_INLINE vi vi_add_high(vi acc, vi w, int x, int w_max)
+{
+    return vi_add(acc, vi_sll(vi_dot(vi_zero(), &w, (const int8_t *)&x, 0, 1, w_max), 8));
+}
+#endif
+
+#ifndef LEVEL_FEW_DOTS // a level whose instructions are used otherwise brings its own
 /* sum [rows] += w . (256 * high + low) over `dwords` dwords of k; w [dwords], q [dwords, rows,
  * ACT_PLANES, 4]. */
 KERNEL_INLINE void few_dots(vi *sum, const vi *w, const int8_t *q, int dwords, int w_max, int rows)
@@ -94,7 +105,9 @@ KERNEL_INLINE void few_dots(vi *sum, const vi *w, const int8_t *q, int dwords, i
     }
     KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vi_add(sum[r], vi_sll(high[r], 8));
 }
+#endif
 
+#ifndef LEVEL_STORED_DOTS
 /* sum [rows, panels] += w . x over `dwords` dwords of k; w: each panel's [dwords, LANES, 4] as
  * stored, x [dwords, rows]. */
 KERNEL_INLINE void stored_dots(vi *sum, const uint8_t *const *w, const int *x, int dwords,
@@ -115,20 +128,44 @@ KERNEL_INLINE void stored_dots(vi *sum, const uint8_t *const *w, const int *x, i
 }
 #endif
 
-/* Few rows: acc [rows] += one block, both planes in full; w [8], scale and min [32 / sub]. */
+/* sum [rows, panels] += 256 * the wide quads of a sub-block: wide [rows, 2]; w: where the panels
+ * have the block. */
+KERNEL_INLINE void wide_dots(vi *sum, const uint8_t *const *w, const int *wide, int w_max, int rows,
+                             int panels)
+{
+    KERNEL_UNROLL for (int r = 0; r < rows; r++, wide += 2)
+        KERNEL_UNROLL for (int p = 0; p < panels; p++)
+    {
+        vi *to = &sum[r * panels + p];
+        *to = vi_add_high(*to, vi_load(w[p] + (size_t)wide[1]), wide[0], w_max);
+    }
+}
+
+/* Few rows: acc [rows] += one block; w [8], scale and min [32 / sub]. */
 KERNEL_INLINE void multiply_block(vf *acc, const vi *w, const vf *scale, const vf *min, shape f,
                                   const x_rows *x, int block, int rows)
 {
-    int subs = 32 / f.sub, dwords = f.sub / 4;
+    int subs = 32 / f.sub, dwords = f.sub / 4, width = dots_at_once(f.w_max, dwords);
     size_t step = (size_t)rows * 4 * ACT_PLANES;
     const int8_t *q = x->q + (size_t)block * 8 * step;
+    uint8_t stored[8 * LANES * 4] ATTR_ALIGNED(64);
+    const uint8_t *at_quad = stored;
+    KERNEL_UNROLL for (int j = 0; FEW_WIDE && j < 8; j++) vi_store(stored + j * LANES * 4, w[j]);
     KERNEL_UNROLL for (int s = 0; s < subs; s++)
     {
         size_t at = (size_t)(block * subs + s) * (size_t)rows;
         vi dot[FEW_ROWS];
         KERNEL_UNROLL for (int r = 0; r < rows; r++) dot[r] =
             f.offset ? vi_set1(x->init[at + (size_t)r]) : vi_zero();
-        few_dots(dot, w + s * dwords, q + (size_t)(s * dwords) * step, dwords, f.w_max, rows);
+        if (FEW_WIDE) {
+            KERNEL_UNROLL for (int j = s * dwords; j < (s + 1) * dwords; j += width)
+                KERNEL_UNROLL for (int r = 0; r < rows; r++) dot[r] =
+                    vi_dot(dot[r], w + j, q + (size_t)j * step + r * 4 * ACT_PLANES + 4, step,
+                           width, f.w_max);
+            wide_dots(dot, &at_quad, x->wide + at * 2, f.w_max, rows, 1);
+        } else {
+            few_dots(dot, w + s * dwords, q + (size_t)(s * dwords) * step, dwords, f.w_max, rows);
+        }
         KERNEL_UNROLL for (int r = 0; r < rows; r++)
         {
             vf ws = vf_mul(scale[s], vf_set1(x->scale[block * rows + r]));
@@ -145,32 +182,26 @@ KERNEL_INLINE vf record_float(const int *x)
     return vf_set1(f);
 }
 
-/* More rows: acc [rows, panels] += one block of stored panels; x is its record. The wide quad comes
- * first, so that its sum is shifted in place. */
+/* More rows: acc [rows, panels] += one block of stored panels; x is its record. */
 KERNEL_INLINE void multiply_stored(vf *acc, const panel_chunk *c, shape f, const int *x, int block,
                                    int rows, int panels)
 {
     int subs = 32 / f.sub, dwords = f.sub / 4;
     const x_record rec = record_of(f, rows);
-    size_t weights = (size_t)block * 8 * LANES * 4;
+    const uint8_t *w[TILE_PANELS], *from[TILE_PANELS];
+    KERNEL_UNROLL for (int p = 0; p < panels; p++) w[p] = c[p].w + (size_t)block * 8 * LANES * 4;
     KERNEL_UNROLL for (int s = 0; s < subs; s++)
     {
         size_t scales = (size_t)(block * subs + s) * LANES;
         vi dot[TILE_ROWS * TILE_PANELS];
         KERNEL_UNROLL for (int r = 0; r < rows; r++)
-        {
-            const int *wide = x + rec.wide + (s * rows + r) * 2;
-            KERNEL_UNROLL for (int p = 0; p < panels; p++)
-            {
-                vi w = vi_load(c[p].w + weights + (size_t)wide[1]);
-                vi d = vi_sll(vi_dot(vi_zero(), &w, (const int8_t *)wide, 0, 1, f.w_max), 8);
-                dot[r * panels + p] = f.offset ? vi_add(d, vi_set1(x[rec.init + s * rows + r])) : d;
-            }
-        }
-        const uint8_t *from[TILE_PANELS];
+            KERNEL_UNROLL for (int p = 0; p < panels; p++) dot[r * panels + p] =
+                f.offset ? vi_set1(x[rec.init + s * rows + r]) : vi_zero();
+        if (!WIDE_LAST) wide_dots(dot, w, x + rec.wide + s * rows * 2, f.w_max, rows, panels);
         KERNEL_UNROLL for (int p = 0; p < panels; p++) from[p] =
-            c[p].w + weights + (size_t)(s * dwords) * LANES * 4;
+            w[p] + (size_t)(s * dwords) * LANES * 4;
         stored_dots(dot, from, x + s * dwords * rows, dwords, f.w_max, rows, panels);
+        if (WIDE_LAST) wide_dots(dot, w, x + rec.wide + s * rows * 2, f.w_max, rows, panels);
         KERNEL_UNROLL for (int p = 0; p < panels; p++)
         {
             vf scale = vf_load(c[p].scale + scales);

@@ -13,8 +13,8 @@
  * p is where they begin, as in unit_rows. */
 typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int lane, int n_blocks);
 
-#define ROWS_OF(type, unit_bytes, in_panels)                                                       \
-    { .p = p, .stride = stride, .lane = lane, .bytes = unit_bytes, .panels = in_panels,            \
+#define ROWS_OF(type, unit_bytes, first_lane, in_panels)                                           \
+    { .p = p, .stride = stride, .lane = first_lane, .bytes = unit_bytes, .panels = in_panels,      \
       .half_first = panel_half_first(type) }
 
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
@@ -29,13 +29,13 @@ typedef void store_fn(panel_chunk out, const uint8_t *p, size_t stride, int lane
     static void store_##name(panel_chunk out, const uint8_t *p, size_t stride, int lane,           \
                              int n_blocks)                                                         \
     {                                                                                              \
-        unit_rows u = ROWS_OF(type, unit_bytes, false);                                            \
+        unit_rows u = ROWS_OF(type, unit_bytes, lane, false);                                      \
         store_from_##name(out, u, n_blocks);                                                       \
     }                                                                                              \
     static void store_panels_##name(panel_chunk out, const uint8_t *p, size_t stride, int lane,    \
                                     int n_blocks)                                                  \
     {                                                                                              \
-        unit_rows u = ROWS_OF(type, unit_bytes, true);                                             \
+        unit_rows u = ROWS_OF(type, unit_bytes, lane, true);                                       \
         store_from_##name(out, u, n_blocks);                                                       \
     }
 UNIT_FORMATS(X)

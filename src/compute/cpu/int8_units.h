@@ -40,6 +40,16 @@ KERNEL_INLINE void unit_dwords(vi *t, const unit_rows *u, int at, int n)
         }
     }
 }
+/* The same for one of several blocks that need these dwords. They are made once, but loaded from a
+ * panel for each where there are no registers to keep them. */
+KERNEL_INLINE void unit_dwords_of(vi *t, const unit_rows *u, int at, int n, bool first)
+{
+    bool each = u->panels && REGISTERS < 32;
+    if (!first && !each) return;
+    unit_rows again = *u;
+    if (each) FORGET(again.p);
+    unit_dwords(t, &again, at, n);
+}
 KERNEL_INLINE vi unit_dword(const unit_rows *u, int at)
 {
     vi t[1];
@@ -62,6 +72,13 @@ KERNEL_INLINE void split_nibbles(vi *low, vi *high, const vi *t, int n)
         low[j] = vi_and(t[j], mask);
         high[j] = vi_and(vi_srl(t[j], 4), mask);
     }
+}
+
+/* The low nibbles, or the high ones, of 32 bytes. */
+KERNEL_INLINE void pick_nibbles(vi *w, const vi *t, int high)
+{
+    KERNEL_UNROLL for (int j = 0; j < 8; j++) w[j] =
+        vi_and(high ? vi_srl(t[j], 4) : t[j], vi_set1(0x0f0f0f0f));
 }
 
 KERNEL_INLINE void unit_q8_0(const sink *s, int block, const unit_rows *u)
@@ -158,17 +175,15 @@ KERNEL_INLINE vf byte_to_vf(vi v, int i)
 KERNEL_INLINE void unit_q4_k(const sink *s, int block, const unit_rows *u)
 {
     k_header h = load_k_header(u);
-    KERNEL_UNROLL for (int g = 0; g < 4; g++)
+    vi t[8];
+    KERNEL_UNROLL for (int b = 0; b < 8; b++)
     { // 32 bytes: two sub-blocks
-        vi t[8], low[8], high[8];
-        unit_dwords(t, u, 16 + 32 * g, 8);
-        split_nibbles(low, high, t, 8);
-        vf sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2));
-        vf mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2));
-        emit(s, block + 2 * g, low, &sc, &mn);
-        sc = vf_mul(h.d, byte_to_vf(h.scale[g / 2], g % 2 * 2 + 1));
-        mn = vf_mul(h.dmin, byte_to_vf(h.min[g / 2], g % 2 * 2 + 1));
-        emit(s, block + 2 * g + 1, high, &sc, &mn);
+        vi w[8];
+        unit_dwords_of(t, u, 16 + b / 2 * 32, 8, b % 2 == 0);
+        pick_nibbles(w, t, b % 2);
+        vf sc = vf_mul(h.d, byte_to_vf(h.scale[b / 4], b % 4));
+        vf mn = vf_mul(h.dmin, byte_to_vf(h.min[b / 4], b % 4));
+        emit(s, block + b, w, &sc, &mn);
     }
 }
 

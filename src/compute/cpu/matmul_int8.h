@@ -31,39 +31,55 @@ static inline size_t prefetch_distance(size_t panel_bytes)
 
 #define PANELS_AHEAD 8192 // bytes: panels are read in order
 
-/* A format's own function: rows at p, as in unit_rows; n blocks of 32; acc [rows, LANES]. */
-typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int lane, int n_blocks,
-                    const x_rows *x, int rows);
+/* A format's own function: rows at p, as in unit_rows, or a panel there; n blocks of 32; acc [rows,
+ * LANES], of a panel [rows, PANEL]. */
+typedef void few_fn(float *acc, const uint8_t *p, size_t stride, int n_blocks, const x_rows *x,
+                    int rows);
 
+/* A panel's LANES are taken in turn, block by block: they share lines of the cache. */
 #define X(type, name, shp, unit_blocks, unit_bytes)                                                \
     KERNEL_INLINE void few_rows_##name(float *acc, unit_rows u, int n_blocks, const x_rows *x,     \
                                        int rows)                                                   \
     {                                                                                              \
-        vf sum[FEW_ROWS];                                                                          \
-        sink s = { .f = shp, .rows = rows, .x = x, .acc = sum };                                   \
+        const int parts = u.panels ? PANEL / LANES : 1;                                            \
+        const size_t step = (u.panels ? PANEL : LANES) * unit_bytes;                               \
         const uint8_t *next =                                                                      \
             u.p + (u.panels ? PANELS_AHEAD : prefetch_distance(LANES * u.stride));                 \
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();                           \
+        vf sum[PANEL / LANES * FEW_ROWS];                                                          \
+        KERNEL_UNROLL for (int i = 0; i < parts * rows; i++) sum[i] = vf_zero();                   \
         for (int b = 0; b < n_blocks; b += unit_blocks) {                                          \
-            for (int i = 0; i < (u.panels ? PANEL : LANES) * unit_bytes && !u.lane; i += 64)       \
+            for (size_t i = 0; i < step; i += 64)                                                  \
                 PREFETCH_FAR(next + i);                                                            \
-            next += (u.panels ? PANEL : LANES) * unit_bytes;                                       \
-            unit_##name(&s, b, &u);                                                                \
+            next += step;                                                                          \
+            for (int i = 0; i < parts; i++) {                                                      \
+                vf acc_of[FEW_ROWS];                                                               \
+                sink s = { .f = shp, .rows = rows, .x = x, .acc = acc_of };                        \
+                KERNEL_UNROLL for (int r = 0; r < rows; r++) acc_of[r] = sum[i * rows + r];        \
+                unit_rows part = u;                                                                \
+                part.p += i * LANES * 4;                                                           \
+                part.lane = i * LANES;                                                             \
+                int block = b;                                                                     \
+                FORGET(block); /* activations are loaded anew: registers are few */                \
+                unit_##name(&s, block, &part);                                                     \
+                KERNEL_UNROLL for (int r = 0; r < rows; r++) sum[i * rows + r] = acc_of[r];        \
+            }                                                                                      \
             u.p += u.panels ? unit_bytes * PANEL : unit_bytes;                                     \
         }                                                                                          \
-        KERNEL_UNROLL for (int r = 0; r < rows; r++) vf_store(acc + r * LANES, sum[r]);            \
+        KERNEL_UNROLL for (int i = 0; i < parts; i++)                                              \
+            KERNEL_UNROLL for (int r = 0; r < rows; r++)                                           \
+                vf_store(acc + (r * parts + i) * LANES, sum[i * rows + r]);                        \
     }                                                                                              \
-    static void few_##name(float *acc, const uint8_t *p, size_t stride, int lane, int n_blocks,    \
+    static void few_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,              \
                            const x_rows *x, int rows)                                              \
     {                                                                                              \
-        unit_rows u = ROWS_OF(type, unit_bytes, false);                                            \
+        unit_rows u = ROWS_OF(type, unit_bytes, 0, false);                                         \
         few_rows_##name(acc, u, n_blocks, x, 1);                                                   \
         (void)rows;                                                                                \
     }                                                                                              \
-    static void few_panels_##name(float *acc, const uint8_t *p, size_t stride, int lane,           \
-                                  int n_blocks, const x_rows *x, int rows)                         \
+    static void few_panels_##name(float *acc, const uint8_t *p, size_t stride, int n_blocks,       \
+                                  const x_rows *x, int rows)                                       \
     {                                                                                              \
-        unit_rows u = ROWS_OF(type, unit_bytes, true);                                             \
+        unit_rows u = ROWS_OF(type, unit_bytes, 0, true);                                          \
         if (rows == 1)                                                                             \
             few_rows_##name(acc, u, n_blocks, x, 1);                                               \
         else if (rows == 2)                                                                        \
@@ -144,6 +160,16 @@ static inline int sub_sum(const int32_t *sum, shape f, int b)
     return f.sub == 16 ? sum[b] : sum[2 * b] + sum[2 * b + 1];
 }
 
+/* to [2] = what a record's `wide` has of sub-block s of the block q. */
+static inline void find_wide(int *to, const int8_t *q, shape f, int s)
+{
+    int j = wide_quad(q);
+    to[0] = to[1] = 0;
+    if (j * 4 / f.sub != s) return;
+    memcpy(to, q + j * 8, 4); // 0 where the block has none
+    to[1] = j * LANES * 4;
+}
+
 /* Few rows of x, from `first` on, side by side. */
 static x_rows pack_few(const act *x, int first, int rows, shape f, uint8_t **at)
 {
@@ -153,6 +179,8 @@ static x_rows pack_few(const act *x, int first, int rows, shape f, uint8_t **at)
     float *scale = x->scale + (size_t)first * x->stride / 32;
     int *init = f.offset ? scratch_take(at, (size_t)(rows * n_sums) * sizeof *init) : NULL;
     float *sum = f.has_min ? scratch_take(at, (size_t)(rows * n_sums) * sizeof *sum) : NULL;
+    int subs = 32 / f.sub;
+    int *wide = FEW_WIDE ? scratch_take(at, (size_t)(rows * n_sums) * 2 * sizeof *wide) : NULL;
     if (rows > 1) {
         q = scratch_take(at, (size_t)rows * (size_t)n * ACT_PLANES);
         scale = scratch_take(at, (size_t)(rows * n / 32) * sizeof *scale);
@@ -170,9 +198,12 @@ static x_rows pack_few(const act *x, int first, int rows, shape f, uint8_t **at)
             int v = sub_sum(x->sum + row / 16, f, b);
             if (init) init[b * rows + r] = -f.offset * v;
             if (sum) sum[b * rows + r] = x->scale[row / 32 + (size_t)(b * f.sub / 32)] * (float)v;
+            if (wide)
+                find_wide(wide + (size_t)(b * rows + r) * 2,
+                          x->q + (row + (size_t)(b / subs) * 32) * ACT_PLANES, f, b % subs);
         }
     }
-    return (x_rows){ q, scale, init, sum };
+    return (x_rows){ q, scale, init, sum, wide };
 }
 
 /* The low planes of a block of `rows` rows, `step` bytes apart, side by side. */
@@ -198,16 +229,12 @@ static void pack_tile(int *to, const act *x, int first, int rows, shape f, int f
         pack_low(to, x->q + at * ACT_PLANES, x->stride * ACT_PLANES, rows);
         for (int r = 0; r < rows; r++, at += x->stride) {
             const int8_t *q = x->q + at * ACT_PLANES;
-            int j = wide_quad(q), *t = to + r, *wide = to + rec.wide + r * 2;
+            int *t = to + r;
             float scale = x->scale[at / 32];
-            for (int s = 0; s < subs; s++, wide += 2 * rows) {
+            for (int s = 0; s < subs; s++) {
                 int v = sub_sum(x->sum + at / 16, f, s);
                 float scaled = scale * (float)v;
-                wide[0] = wide[1] = 0;
-                if (j * 4 / f.sub == s) {
-                    memcpy(wide, q + j * 8, 4); // 0 where the block has none
-                    wide[1] = j * LANES * 4;
-                }
+                find_wide(to + rec.wide + (s * rows + r) * 2, q, f, s);
                 if (f.offset) t[rec.init + s * rows] = -f.offset * v;
                 if (f.has_min) memcpy(t + rec.sum + s * rows, &scaled, sizeof scaled);
             }
@@ -286,8 +313,8 @@ static void store_outputs(const matmul_args *a, const float *acc, int first, int
                           int panels)
 {
     for (int r = 0; r < n; r++)
-        for (int p = 0; p < panels; p++) {
-            int at = o + p * LANES, outputs = a->w->n_rows - at < LANES ? a->w->n_rows - at : LANES;
+        for (int p = 0, at = o; p < panels && at < a->w->n_rows; p++, at += LANES) {
+            int outputs = a->w->n_rows - at < LANES ? a->w->n_rows - at : LANES;
             vf_store_n(a->y + (size_t)(first + r) * a->y_stride + at,
                        vf_load(acc + (r * panels + p) * LANES), outputs);
         }
@@ -300,16 +327,18 @@ static void int8_rows(const matmul_args *a, int first, int n)
     int8_format f = int8_format_of(w);
     uint8_t *at = a->scratch;
     int8_scratch s = take_scratch(&at, w);
-    float *acc = scratch_take(&at, (size_t)n * TILE_PANELS * LANES * sizeof(float));
+    size_t outputs = TILE_PANELS * LANES > PANEL ? TILE_PANELS * LANES : PANEL;
+    float *acc = scratch_take(&at, (size_t)n * outputs * sizeof(float));
     few_fn *few = few_of(w, n);
     if (few) {
         x_rows t = pack_few(a->x, first, n, f.f, &at);
-        for (int o = a->begin; o < a->end; o += LANES) {
+        int parts = w->panels ? PANEL / LANES : 1;
+        for (int o = a->begin; o < a->end; o += parts * LANES) {
             const uint8_t *p = w->panels               ? in_panels(w, o, 0)
                                : w->n_rows - o < LANES ? last_rows(w, o, s.copy)
                                                        : w->data + (size_t)o * w->row_bytes;
-            few(acc, p, w->row_bytes, w->panels ? o % PANEL : 0, w->n_cols / 32, &t, n);
-            store_outputs(a, acc, first, n, o, 1);
+            few(acc, p, w->row_bytes, w->n_cols / 32, &t, n);
+            store_outputs(a, acc, first, n, o, parts);
         }
         return;
     }
@@ -326,12 +355,12 @@ static void int8_rows(const matmul_args *a, int first, int n)
     }
 }
 
-/* Narrow rows are wide in all quads, which tiles do not do: one at a time. */
-static void narrow_rows(const matmul_args *a)
+/* Narrow rows are wide in all quads, which tiles do not do, nor few rows at some levels. */
+static void narrow_rows(const matmul_args *a) // never of panels
 {
     const tensor *w = a->w;
     const act *x = a->x;
-    if (few_of(w, 1)) {
+    if (!FEW_WIDE && few_of(w, 1)) {
         for (int r = 0; r < x->n_rows; r++)
             int8_rows(a, r, 1);
         return;

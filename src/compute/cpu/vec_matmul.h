@@ -4,6 +4,7 @@
  *
  *   vf, vi         LANES floats, LANES dwords or 4 * LANES bytes: 16 with AVX-512, 8 with AVX2, 4
  *                  with NEON
+ *   REGISTERS      how many there are
  *   TILE_ROWS, TILE_PANELS   rows of activations and panels of LANES outputs, the product of which
  *                  a tile keeps in accumulators
  *   vi_rows        16 bytes from each of LANES / 4 places, `step` bytes apart

@@ -280,6 +280,7 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
 /* ---- for the matrix products; the meaning is in vec_matmul.h ---- */
 
 #define LANES 4
+#define REGISTERS 32
 #define TILE_ROWS 4
 #define SIGNED_OFFSET 0 // all multiplications of bytes are signed
 

@@ -6,7 +6,8 @@
 #include "compute/cpu/arm/vec_arm.h"
 
 #define TILE_PANELS 2
-#define LEVEL_BLOCK_DOTS // few_dots and stored_dots of int8_block.h
+#define LEVEL_FEW_DOTS // of int8_block.h
+#define LEVEL_STORED_DOTS
 
 KERNEL_INLINE int dot_width(int w_max)
 {

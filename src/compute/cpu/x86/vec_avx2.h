@@ -279,8 +279,9 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
  * dot_avx2.h and dot_avxvnni.h ---- */
 
 #define LANES 8
+#define REGISTERS 16
 #define TILE_ROWS 4
-#define TILE_PANELS 1
+#define TILE_PANELS 2
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -359,13 +360,14 @@ KERNEL_INLINE void vi_square(vi *t, const uint8_t *p, size_t stride)
 }
 KERNEL_INLINE vi vi_bits_to_16(vi bits, int from)
 {
-    // the byte that holds the four bits to all bytes of the dword, then bit i to byte i
-    vi bit = _mm256_set1_epi32((int)(0x08040201u << from % 8));
+    // the byte that holds the four bits to all bytes of the dword, then bit i of byte i, looked up
     vi to = _mm256_add_epi8(_mm256_set1_epi8((char)(from / 8)),
                             _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
                                               0x08080808, 0x0c0c0c0c));
-    vi set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(bits, to), bit), bit);
-    return _mm256_and_si256(set, _mm256_set1_epi8(0x10));
+    vi four = _mm256_shuffle_epi8(from % 8 ? _mm256_srli_epi32(bits, 4) : bits, to);
+    vi set = _mm256_setr_epi8(0, 16, 16, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 0, 16,
+                              0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0);
+    return _mm256_shuffle_epi8(set, _mm256_and_si256(four, _mm256_set1_epi32(0x08040201)));
 }
 KERNEL_INLINE vi vi_table16(vi index, const int8_t *table)
 {

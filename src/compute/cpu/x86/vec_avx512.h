@@ -188,6 +188,7 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
 /* ---- for the matrix products; the meaning is in vec_matmul.h ---- */
 
 #define LANES 16
+#define REGISTERS 32
 #define TILE_ROWS 4
 #define TILE_PANELS 2
 #define SIGNED_OFFSET 128 // vpdpbusd takes unsigned weights: signed ones go in as w + 128
