@@ -9,6 +9,10 @@
 
 #define SIGNED_OFFSET 0
 
+/* v is in a register here. Compilers turn chains of integer additions into trees and load weights
+ * again, and then have not registers enough: a third of a tile's speed. */
+#define PIN(v) __asm__("" : "+x"(v))
+
 KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
 
 /* Products of bytes are added in 16 bits: so many fit, each at most 2 * 127 * w_max. */
@@ -34,7 +38,7 @@ KERNEL_INLINE vi vi_dot(vi acc, const vi *w, const int8_t *x, size_t step, int n
         memcpy(&x4, x + (size_t)j * step, 4);
         vi v = pair_sums(w[j], x4, w_max);
         sum = j ? _mm256_add_epi16(sum, v) : v;
-        __asm__("" : "+x"(sum));
+        PIN(sum);
     }
     return _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
 }
@@ -62,7 +66,7 @@ KERNEL_INLINE void stored_dots(vi *sum, const uint8_t *const *w, const int *x, i
             KERNEL_UNROLL for (int p = 0; p < panels; p++)
             {
                 u[p] = vi_load(w[p] + (size_t)i * LANES * 4);
-                __asm__("" : "+x"(u[p]));
+                PIN(u[p]);
             }
             KERNEL_UNROLL for (int r = 0; r < rows; r++)
                 KERNEL_UNROLL for (int p = 0; p < panels; p++)
@@ -70,7 +74,7 @@ KERNEL_INLINE void stored_dots(vi *sum, const uint8_t *const *w, const int *x, i
                 vi v = pair_sums(u[p], x[i * rows + r], w_max);
                 vi *to = &part[r * panels + p];
                 *to = i > j ? _mm256_add_epi16(*to, v) : v;
-                __asm__("" : "+x"(*to));
+                PIN(*to);
             }
         }
         KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) sum[i] =
