@@ -203,22 +203,35 @@ static infer_status add_entries(safetensors *s, const vindex_manifest *m, infer_
     return INFER_OK;
 }
 
+/* Files may be left out where others have the same tensors. */
+static infer_status nothing_absent(const safetensors *s, const vindex_dir *d,
+                                   const vindex_manifest *m, bool walk_only, infer_error *err)
+{
+    for (int i = 0; i < m->n; i++) {
+        const char *file = m->v[i].absent;
+        if (!file || st_find(s, m->v[i].key)) continue;
+        if (walk_only && (!strcmp(file, "up_weights.bin") || !strcmp(file, "down_weights.bin")))
+            continue;
+        return missing(d, err, file, "inference");
+    }
+    return INFER_OK;
+}
+
 static infer_status fill(safetensors *s, vindex_dir *d, const arch *a, const config *c,
                          bool walk_only, infer_error *err)
 {
     bool q4k = !strcmp(d->quant, "q4k");
-    if (!d->has_weights || !vindex_dir_has(d, "weight_manifest.json") ||
-        !vindex_dir_has(d, "norms.bin") || (!q4k && !vindex_dir_has(d, "attn_weights.bin")))
+    if (!d->has_weights || !vindex_dir_has(d, "weight_manifest.json"))
         return missing(d, err,
                        "attention and norms (weight_manifest.json, attn_weights.bin, "
                        "norms.bin)",
                        "inference");
-    if (!q4k && !walk_only && strcmp(d->ffn_layout, "per_layer") &&
-        (!vindex_dir_has(d, "up_weights.bin") || !vindex_dir_has(d, "down_weights.bin")))
+    if (!q4k && !walk_only && !vindex_dir_has(d, "up_weights.bin") &&
+        strcmp(d->ffn_layout, "per_layer"))
         return missing(d, err, "the FFN (up_weights.bin, down_weights.bin)", "inference");
-    vindex_manifest m;
-    infer_status st = vindex_dir_manifest(d, "weight_manifest.json", NULL, &m, err);
-    if (!st) st = add_entries(s, &m, err);
+    vindex_manifest m, weights;
+    infer_status st = vindex_dir_manifest(d, "weight_manifest.json", NULL, &weights, err);
+    if (!st) st = add_entries(s, &weights, err);
     if (!st && q4k)
         st = vindex_dir_manifest(d, "attn_weights_q4k_manifest.json", "attn_weights_q4k.bin", &m,
                                  err);
@@ -230,6 +243,7 @@ static infer_status fill(safetensors *s, vindex_dir *d, const arch *a, const con
     if (!st) st = side_tensors(s, d, a, c, walk_only, err);
     if (!st) st = add_embedding(s, d, a, err);
     if (!st && !walk_only) st = add_gates(s, d, a, c, err);
+    if (!st) st = nothing_absent(s, d, &weights, walk_only, err);
     return st;
 }
 

@@ -368,7 +368,10 @@ static bool read_entry(vindex_dir *d, reader *r, vindex_entry *e, const json_t *
         return true;
     }
     // A folder may be without some of its weights: who needs them says so.
-    if (own && !vindex_dir_has(d, file)) return true;
+    if (own && !vindex_dir_has(d, file)) {
+        e->absent = file;
+        return true;
+    }
     const file_map *m = vindex_dir_map(d, file, err);
     if (!m) return false;
     if (offset > m->size || e->bytes > m->size - offset) {

@@ -28,6 +28,7 @@ typedef struct vindex_entry {
     int n_dims;
     int64_t dims[4];
     const uint8_t *data;
+    const char *absent; // the file that would have it, and is not there
     uint64_t bytes;
 } vindex_entry;
 typedef struct vindex_manifest {
