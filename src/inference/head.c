@@ -10,10 +10,9 @@
 #include "inference/engine.h"
 #include "inference/profile.h"
 
-#define HEAD_WAIT 32       // steps: a short answer pays for no copy
-#define HEAD_SLICES 64     // steps that it takes to pack all
-#define FIRST_PATIENCE 256 // steps after a disappointment
-#define MOST_PATIENCE (1 << 20)
+#define HEAD_WAIT 32        // steps: a short answer pays for no copy
+#define HEAD_SLICES 64      // steps that it takes to pack all
+#define HEAD_PATIENCE 256   // steps after the first disappointment
 #define MOST_SURVIVORS 0.02 // of the rows, on average: a row on its own costs several in a stream
 #define NO_ROOM 0.1         // what a search that ended in the whole product counts as
 #define MEASURED 64         // steps that the mean looks back on
@@ -53,7 +52,6 @@ infer_status head_open(infer_engine *e, infer_error *err)
     bool ok = e->be->coarse_open(e->dev, &h->c, w);
     h->possible = ok;
     h->wait = HEAD_WAIT;
-    h->patience = FIRST_PATIENCE;
     int share = (h->c.n_panels + (int)threads - 1) / (int)threads;
     h->slice = (share + HEAD_SLICES - 1) / HEAD_SLICES;
     h->mean = mem_zero((size_t)w->n_cols, sizeof *h->mean);
@@ -271,10 +269,14 @@ static void measure(infer_engine *e, double share)
     h->n_measured++;
     bool hopeless = h->n_measured >= 4 && h->survivors > 4 * MOST_SURVIVORS;
     if (!hopeless && (h->n_measured < MEASURED / 2 || h->survivors <= MOST_SURVIVORS)) return;
+    if (h->disappointed) {
+        head_give_up(e);
+        return;
+    }
     e->be->coarse_drop(&h->c);
     h->packing = false;
-    h->wait = h->patience;
-    if (h->patience < MOST_PATIENCE) h->patience *= 4;
+    h->disappointed = true;
+    h->wait = HEAD_PATIENCE;
 }
 
 static void learn_direction(infer_engine *e)

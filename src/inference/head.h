@@ -5,7 +5,7 @@
  * The coarse copy of the head costs time and memory, so it is earned: after HEAD_WAIT steps that
  * could have used it, each step packs a slice and searches what is packed, multiplying the rest.
  * Pages of the file that are packed are given back. Where too many rows survive the bounds the copy
- * is dropped and tried again later, ever more rarely.
+ * is dropped, tried once more later, and then given up.
  */
 #ifndef INFERENCE_HEAD_H
 #define INFERENCE_HEAD_H
@@ -18,13 +18,13 @@ struct infer_engine;
 #define TABLE_ROWS 64 // of a table that is the head, and in memory elsewhere: most that stay mapped
 
 typedef struct head_search {
-    bool possible;    // this head on this backend
-    bool packing;     // a copy is begun or complete
-    int wait;         // steps until it is begun
-    int patience;     // steps to wait after the next disappointment
-    int slice;        // panels that a thread packs in a step
-    double survivors; // share of the rows, lately
-    int n_measured;   // steps since it was begun
+    bool possible;     // this head on this backend
+    bool packing;      // a copy is begun or complete
+    int wait;          // steps until it is begun
+    bool disappointed; // a copy was dropped
+    int slice;         // panels that a thread packs in a step
+    double survivors;  // share of the rows, lately
+    int n_measured;    // steps since it was begun
     coarse c;
     double *mean;      // [d_model] of what the head reads, while waiting
     uint64_t *touched; // bit i: WINDOW bytes i of the head's file may be in memory
@@ -47,7 +47,7 @@ void head_plan(struct infer_engine *e, const infer_row *rows);
 void head_run(const worker *w, struct infer_engine *e, const act *out);
 /* After the step: results in one piece, and what was learnt of the head. */
 void head_settle(struct infer_engine *e);
-/* No search from now on; before a step. */
+/* No search from now on; between steps. */
 void head_give_up(struct infer_engine *e);
 /* Whether the head, or some of it, is in memory outside the file too: then few pages of it are to
  * stay mapped for embeddings. */

@@ -9,7 +9,7 @@
 
 #define PACK_WAIT 8           // steps: about what packing costs
 #define FEW_ROWS 16           // a step of generation
-#define WHOLE_HEADS 64        // such steps in a row that could search the head and did not
+#define WHOLE_HEADS 64        // such steps in a row that wanted more than a search finds
 #define PACK_STEP (256 << 20) // bytes that a step packs, and the rest of a layer
 #define PACK_CHUNK (8 << 20)  // of which the file's pages are given back at once
 
@@ -68,7 +68,7 @@ void pack_plan(infer_engine *e)
     packer *p = &e->pack;
     p->next = p->done;
     if (!p->memory || e->step.n_rows > FEW_ROWS) return;
-    p->wholes = e->step.searches ? 0 : p->wholes + (e->step.n_logits > 0);
+    p->wholes = e->step.could_search ? 0 : p->wholes + (e->step.n_logits > 0);
     if (p->wholes >= WHOLE_HEADS) head_give_up(e);
     int n_layers = p->n_layers - e->head.possible;
     if (p->done == n_layers) return;

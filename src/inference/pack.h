@@ -7,8 +7,8 @@
  * layers, until all are. The pages of the file that are packed are given back, so that a weight is
  * in memory once. The rows stay readable from the file (embeddings, exact products).
  *
- * A head that can be searched (head.h) is left alone while it is; where for long no step did, the
- * search is given up and the head packed.
+ * A head that can be searched (head.h) is left alone while it is; where for long no step wanted
+ * that, or too many rows survived twice, the search is given up and the head packed.
  */
 #ifndef INFERENCE_PACK_H
 #define INFERENCE_PACK_H
@@ -33,7 +33,7 @@ typedef struct packer {
     int wait;     // steps until it begins
     int done;     // layers that are packed
     int next;     // layers [done, next) are packed in this step
-    int wholes;   // steps since the head was last searched
+    int wholes;   // steps since the head could last be searched
 } packer;
 
 /* What of e->layers, their FFNs' plans and e->lm_head is to be packed; memory is reserved, not used
