@@ -113,8 +113,8 @@ struct cli_command {
 CLI_COMMANDS(X)
 #undef X
 
-/* Fills *options (already holding the defaults) and *args. True where the command shall go on;
- * false after help or a mistake, with *code as the exit code. */
+/* Fills *options (already holding the defaults) and *args. True where the command shall go on,
+ * *code being EXIT_DONE; false after help or a mistake, with *code as the exit code. */
 bool cli_parse(const cli_command *c, void *options, cli_args *args, int argc, char **argv,
                int *code);
 void cli_help(FILE *f, const cli_command *c);

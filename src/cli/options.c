@@ -249,13 +249,13 @@ bool cli_parse(const cli_command *c, void *options, cli_args *args, int argc, ch
 {
     bool only_args = false;
     *args = (cli_args){ 0 };
+    *code = EXIT_DONE;
     for (int i = 0; i < argc; i++) {
         const char *arg = argv[i];
         if (!only_args && !strcmp(arg, "--")) {
             only_args = true;
         } else if (!only_args && (!strcmp(arg, "--help") || !strcmp(arg, "-h"))) {
             cli_help(stdout, c);
-            *code = EXIT_DONE;
             return false;
         } else if (!only_args && is_option(arg)) {
             if (!parse_option(c, options, argc, argv, &i, code)) return false;

@@ -3,12 +3,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
-from conftest import GGUF, GREEDY_IDS, IDS, INFER, PROMPT, ST, but_context, infer, refused
+from conftest import GGUF, GREEDY_IDS, IDS, INFER, PROMPT, ROOT, ST, but_context, infer, refused
 
 LAYERS, WIDTH, HEADS, VOCAB = 2, 32, 2, 263
 TEXT = ",".join(map(str, IDS))
@@ -109,18 +110,30 @@ def test_interrupted_run_leaves_no_file(tmp_path):
     assert p.returncode == 130 and out == b"" and but_context(err) == b"" and not (tmp_path / "l").exists()
 
 
-@pytest.mark.parametrize("type", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
-def test_weights_laid_anew_change_no_bit(type, tmp_path):
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Rows long enough to be laid anew."""
+    model = tmp_path_factory.mktemp("wide") / "m.gguf"
+    subprocess.run([sys.executable, ROOT / "bench/synth.py", "gemma3-270m", model, "--layers", "2", "--vocab", "263", "--type", "F16",
+                    "--tokenizer", GGUF], check=True)
+    return model
+
+
+@pytest.mark.parametrize("type", ["f16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"])
+def test_weights_laid_anew_change_no_bit(type, wide, tmp_path):
     """Steps of few rows lay the weights out anew after a while: prompts row by row and at once, at levels with and without."""
-    model = tmp_path / "m.gguf"
-    r = infer("quantize", GGUF, model, type)
-    assert r.rc == 0, r.err
+    model = wide
+    if type != "f16":
+        model = tmp_path / "m.gguf"
+        r = infer("quantize", wide, model, type)
+        assert r.rc == 0, r.err
     ids = [i * 53 % 263 for i in range(40)]
     same = None
     for extra in (["--chunk", 64], ["--chunk", 1], ["--chunk", 2], ["--chunk", 4, "--threads", 3], ["--chunk", 1, "--cpu", "ref"],
                   ["--chunk", 1, "--no-mmap"]):
-        _, logits, hidden, _ = eval_all(tmp_path, model, *extra, ids=ids, attention=False)
-        now = logits.tobytes() + hidden.tobytes()
+        r = infer("eval", model, "--ids", ",".join(map(str, ids)), "--logits", tmp_path / "l", "--hidden", tmp_path / "h", *extra)
+        assert r.rc == 0, r.err
+        now = (tmp_path / "l").read_bytes() + (tmp_path / "h").read_bytes()
         assert same in (None, now), extra
         same = now
     stats = [json.loads(infer("run", model, PROMPT, "-n", n, "--ignore-eos", "--json").text)["repacked_bytes"] for n in (4, 40)]
