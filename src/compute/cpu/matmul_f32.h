@@ -107,8 +107,11 @@ KERNEL_INLINE void run_f32(float *acc, const float *w, const float *x, int n, in
         int end = b + 32 < n ? b + 32 : n;
         KERNEL_UNROLL for (int i = 0; i < rows * panels; i++) part[i] = vf_zero();
         for (int k = b; k < end; k++) {
-            KERNEL_UNROLL for (int p = 0; p < panels; p++) v[p] =
-                vf_load(w + ((size_t)k + (size_t)p * F32_CHUNK) * LANES);
+            KERNEL_UNROLL for (int p = 0; p < panels; p++)
+            {
+                v[p] = vf_load(w + ((size_t)k + (size_t)p * F32_CHUNK) * LANES);
+                PIN(v[p]);
+            }
             KERNEL_UNROLL for (int r = 0; r < rows; r++)
             {
                 vf xk = vf_set1(x[(size_t)k * (size_t)rows + (size_t)r]);

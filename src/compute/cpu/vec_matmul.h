@@ -5,6 +5,8 @@
  *   vf, vi         LANES floats, LANES dwords or 4 * LANES bytes: 16 with AVX-512, 8 with AVX2, 4
  *                  with NEON
  *   REGISTERS      how many there are
+ *   PIN            v is in a register here. Compilers load weights again for each product, and turn
+ *                  chains of integer additions into trees that take more registers
  *   TILE_ROWS, TILE_PANELS   rows of activations and panels of LANES outputs, the product of which
  *                  a tile keeps in accumulators
  *   vi_rows        16 bytes from each of LANES / 4 places, `step` bytes apart

@@ -281,6 +281,7 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
 
 #define LANES 4
 #define REGISTERS 32
+#define PIN(v) // the compiler does well
 #define TILE_ROWS 4
 #define SIGNED_OFFSET 0 // all multiplications of bytes are signed
 

@@ -9,10 +9,6 @@
 
 #define SIGNED_OFFSET 0
 
-/* v is in a register here. Compilers turn chains of integer additions into trees and load weights
- * again, and then have not registers enough: a third of a tile's speed. */
-#define PIN(v) __asm__("" : "+x"(v))
-
 KERNEL_INLINE vi vi_signed_weights(vi w) { return w; }
 
 /* Products of bytes are added in 16 bits: so many fit, each at most 2 * 127 * w_max. */

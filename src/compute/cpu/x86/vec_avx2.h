@@ -280,6 +280,7 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
 
 #define LANES 8
 #define REGISTERS 16
+#define PIN(v) __asm__("" : "+x"(v))
 #define TILE_ROWS 4
 #define TILE_PANELS 2
 

@@ -189,6 +189,7 @@ KERNEL_INLINE void v16_store_pairs(float *p, v16 even, v16 odd)
 
 #define LANES 16
 #define REGISTERS 32
+#define PIN(v) // the compiler does well
 #define TILE_ROWS 4
 #define TILE_PANELS 2
 #define SIGNED_OFFSET 128 // vpdpbusd takes unsigned weights: signed ones go in as w + 128
